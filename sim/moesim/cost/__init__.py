@@ -1,0 +1,1 @@
+"""How long things take: pure functions of arrays, in seconds and bytes."""

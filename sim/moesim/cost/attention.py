@@ -1,0 +1,238 @@
+"""What runs on a token's own GPUs: attention, gate, shared experts, dense layers, head.
+
+Each `Block` of dense arithmetic is one roofline: all its products see the same rows, so
+their weights and arithmetic add up. Attention cores come on top. All arrays of a
+`PassLoad` are per GPU; with ``tensor_parallel = t`` each of the `t` GPUs of a rank carries
+the rank's figures, does a `t`-th of the heads and weights, and joins a ring all-reduce.
+
+Axes: ``L`` MoE layers, ``G`` GPUs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from moesim.cost.pass_ import PassLoad
+from moesim.spec.model import ModelSpec
+from moesim.spec.system import BYTES, System
+from moesim.types import Floats, Ints
+
+ATTENTION_KERNELS = 3
+"""Kernels of an attention core: rotate and append, attend, reduce the split cache.
+
+Three launches of 3.7 us are the fixed 11 us of H100's generation_attention table (fitted
+alone: 12.1 us; generation_mla 14.8, context_attention 14.7)."""
+_ACTIVATION = 2.0
+"""Bytes of an activation between dense products: 16 bits in every engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Dense arithmetic of one layer on one GPU.
+
+    Parameters
+    ----------
+    weights : float
+        Weights read once, and multiplied with every row.
+    width : float
+        Elements read and written per row.
+    products, kernels : int
+        Matrix products, and other kernels.
+    """
+
+    weights: float
+    width: float
+    products: int
+    kernels: int
+
+    def __add__(self, other: "Block") -> "Block":
+        """Return both blocks run one after the other."""
+        return Block(
+            self.weights + other.weights,
+            self.width + other.width,
+            self.products + other.products,
+            self.kernels + other.kernels,
+        )
+
+
+NOTHING = Block(0.0, 0.0, 0, 0)
+
+
+def attention_times(load: PassLoad, system: System) -> tuple[Floats, Floats, Floats]:
+    """Return the seconds of everything that runs outside the routed experts.
+
+    A GPU without rows runs a dummy step of one row. Padding rows cost dense arithmetic but
+    no attention core. Durations are on the GPU's own speed.
+
+    Returns
+    -------
+    attention, useful : (L, G) arrays of float
+        Before each MoE layer's dispatch; and the same for the real tokens alone.
+    tail : (G,) array of float
+        After the last MoE layer: dense layers, final norm and LM head.
+    """
+    shape = _layers(system.model)
+    rows = np.maximum(load.tokens + load.padding, 1)
+    spent = _walk(rows, load, system, shape)
+    useful = np.where(load.tokens > 0, _walk(load.tokens, load, system, shape), 0.0)
+    speeds = system.topology.speeds
+    attention = spent[:-1] / speeds
+    tail = (spent[-1] + _head(load.sequences, system)) / speeds
+    return attention, np.minimum(useful[:-1] / speeds, attention), tail
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """Transformer layers up to each MoE layer, and after the last: ``(L + 1, 1)``."""
+
+    all: Ints
+    windowed: Ints
+    dense: Ints
+    moe: Ints
+
+
+def _layers(model: ModelSpec) -> _Layers:
+    """Return how the transformer's layers divide over the MoE layers."""
+    layers, ends = np.arange(model.layers), np.array(model.moe_layers)
+    step = np.searchsorted(ends, layers)
+    size = len(ends) + 1
+    every = model.attention.window_every
+    looks_back = (layers + 1) % every != 0 if every else np.zeros(len(layers), bool)
+    total = np.bincount(step, minlength=size)
+    windowed = np.bincount(step[looks_back], minlength=size)
+    moe = np.append(np.ones(len(ends), np.int64), 0)
+    return _Layers(*(count[:, None] for count in (total, windowed, total - moe, moe)))
+
+
+def _walk(rows: Ints, load: PassLoad, system: System, layers: _Layers) -> Floats:
+    """Return ``(L + 1, G)``: seconds up to each MoE layer and after the last."""
+    model, parts = system.model, system.tensor_parallel
+    projections = block_time(rows, _projections(model, parts), system)
+    core = _core(load.attended, load.kv_read, system)
+    back = _core(*_windowed(load, model.attention.window), system)
+    reduce = _all_reduce(rows, system)
+    dense = block_time(rows, _feed_forward(model, model.dense_width, parts), system)
+    gate = block_time(rows, _gate(model, parts), system)
+    return (
+        layers.all * (projections + core + reduce)
+        + layers.windowed * (back - core)
+        + layers.dense * (dense + reduce)
+        + layers.moe * (gate + reduce * bool(model.shared_width))
+    )
+
+
+def block_time(rows: Ints, block: Block, system: System) -> Floats:
+    """Return the seconds of a block for each count of rows: a roofline and its launches.
+
+    Formats of 8 bits and fewer quantise the input of every product by one more kernel.
+    """
+    gpu, form = system.topology.gpu, system.precision.weights
+    arithmetic = 2.0 * rows * block.weights / gpu.dense_rate(form)
+    moved = block.weights * BYTES[form] + rows * block.width * _ACTIVATION
+    per_product = 1 if form.endswith("16") else 2
+    launches = block.products * per_product + block.kernels
+    return np.maximum(arithmetic, moved / gpu.memory_rate) + launches * gpu.launch_s
+
+
+def _projections(model: ModelSpec, parts: int) -> Block:
+    """Return the products around one attention core, and the two norms of a layer."""
+    spec, hidden = model.attention, model.hidden
+    heads = spec.heads / parts
+    norms = Block(0.0, 4.0 * hidden, 0, 2)
+    if spec.kind == "gqa":
+        # Fewer key-value heads than parts: every part keeps one.
+        inner = (heads + 2 * max(spec.kv_heads / parts, 1)) * spec.head_dim
+        value = heads * spec.head_dim
+        return norms + Block(
+            hidden * (inner + value), 2.0 * hidden + inner + value, 2, 0
+        )
+    query, value = heads * (spec.nope_dim + spec.rope_dim), heads * spec.head_dim
+    latent = spec.kv_rank + spec.rope_dim
+    lifted = heads * (spec.nope_dim + spec.head_dim)
+    narrow = spec.q_rank or hidden
+    shrink = hidden * (spec.q_rank + latent)
+    weights = shrink + narrow * query + spec.kv_rank * lifted + value * hidden
+    width = (
+        2 * hidden + latent + 2 * spec.q_rank + query + lifted + value + spec.kv_rank
+    )
+    # Down (fused), up for queries, both halves of the key-value lift, output; latent norms.
+    return norms + Block(weights, width, 5 if spec.q_rank else 4, 1)
+
+
+def _gate(model: ModelSpec, parts: int) -> Block:
+    """Return the router of a MoE layer (scores and top-k) and its shared experts."""
+    scores = Block(
+        model.hidden * model.experts, float(model.hidden + 2 * model.experts), 1, 1
+    )
+    return scores + _feed_forward(model, model.shared_width, parts)
+
+
+def _feed_forward(model: ModelSpec, width: int, parts: int) -> Block:
+    """Return a gated feed-forward network of that inner width."""
+    if not width:
+        return NOTHING
+    inner = width / parts
+    return Block(3.0 * model.hidden * inner, 2.0 * model.hidden + 5.0 * inner, 2, 1)
+
+
+def _head(sequences: Ints, system: System) -> Floats:
+    """Return the seconds of the final norm and the LM head; none for no sequence."""
+    model = system.model
+    vocabulary = model.vocab / system.tensor_parallel
+    block = Block(model.hidden * vocabulary, 3.0 * model.hidden + vocabulary, 1, 1)
+    return np.where(sequences > 0, block_time(sequences, block, system), 0.0)
+
+
+def _windowed(load: PassLoad, window: int) -> tuple[Ints, Ints]:
+    """Return `attended` and `kv_read` of a layer that looks back `window` tokens.
+
+    Only sums are known, so the cap is applied to the mean context: exact when every
+    context is on the same side of the window, too high by up to a window otherwise.
+    """
+    attended = np.minimum(load.attended, load.tokens * window)
+    reach = load.tokens + load.sequences * window
+    return attended, np.minimum(np.minimum(load.kv_read, reach), attended)
+
+
+def _core(attended: Ints, kv_read: Ints, system: System) -> Floats:
+    """Return the seconds of one layer's attention core.
+
+    Decode meets each cached token once, so `kv_read` of the pairs are decode's: a roofline
+    of arithmetic and streaming the cache. The pairs beyond are prefill's, priced by
+    arithmetic; engines run the two as separate kernels. Prompts of one chunk count their
+    first `kv_read` pairs as decode, an error of one part in the chunk's length.
+    """
+    gpu = system.topology.gpu
+    prefill, decode, cached = _per_pair(system)
+    fresh = np.maximum(attended - kv_read, 0) * (2.0 * prefill / gpu.attention_rate)
+    arithmetic = kv_read * (2.0 * decode / gpu.attention_rate)
+    streamed = kv_read * (cached / gpu.memory_rate)
+    busy = ATTENTION_KERNELS * gpu.launch_s * (attended > 0)
+    return fresh + np.maximum(arithmetic, streamed) + busy
+
+
+def _per_pair(system: System) -> tuple[float, float, float]:
+    """Return multiplications per pair in prefill and decode, and bytes per cached token.
+
+    MLA decodes in the latent space (all heads share one cached vector) and prefills with
+    the keys and values spelt out, as DeepSeek-V2 (arXiv 2405.04434, section 2.1) does.
+    """
+    spec, parts = system.model.attention, system.tensor_parallel
+    size = BYTES[system.precision.kv]
+    heads = spec.heads / parts
+    if spec.kind == "gqa":
+        pair = heads * 2.0 * spec.head_dim
+        kept = max(spec.kv_heads / parts, 1)
+        return pair, pair, 2.0 * kept * spec.head_dim * size
+    spelt = heads * (spec.nope_dim + spec.rope_dim + spec.head_dim)
+    latent = heads * (2.0 * spec.kv_rank + spec.rope_dim)
+    return spelt, latent, (spec.kv_rank + spec.rope_dim) * size
+
+
+def _all_reduce(rows: Ints, system: System) -> Floats:
+    """Return the seconds of a ring all-reduce of the rows' hidden vectors in a rank."""
+    parts, gpu = system.tensor_parallel, system.topology.gpu
+    if parts == 1:
+        return np.zeros(len(rows))
+    share = 2.0 * (parts - 1) / parts * system.model.hidden * _ACTIVATION
+    return rows * (share / gpu.allreduce_rate) + gpu.nvlink_latency_s + gpu.launch_s

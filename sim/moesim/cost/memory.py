@@ -1,0 +1,258 @@
+"""What has to fit into a GPU's memory, and the KV blocks that the rest holds.
+
+Every GPU of an instance carries the same: its share of one data-parallel rank
+(attention, dense layers, shared experts, vocabulary), its slots of routed experts, and
+buffers. Bytes are of one GPU throughout.
+"""
+
+from dataclasses import dataclass
+from typing import overload
+
+from moesim.errors import InputError, Problem
+from moesim.spec.model import AttentionSpec, ModelSpec
+from moesim.spec.parameters import attention_parameters
+from moesim.spec.serving import ServingSpec
+from moesim.spec.system import BYTES, System
+from moesim.types import Ints
+from moesim.units import format_binary_bytes
+
+WIDE = 2.0
+"""Bytes of an element of what quantised checkpoints leave in 16 bits: vocabulary
+matrices and routers (``modules_to_not_convert`` of gpt-oss and MiniMax)."""
+LOW_LATENCY_TOKENS = 256
+"""Tokens a rank hands to a low-latency kernel at a time; more go in several rounds, as
+in vLLM (``VLLM_MOE_DP_CHUNK_SIZE``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Where the memory of one GPU goes, in bytes.
+
+    Parameters
+    ----------
+    hbm_bytes, usable_bytes : float
+        Device memory, and the share of it that the engine may use.
+    resident_bytes, experts_bytes : float
+        Weights that every rank has, and routed experts in this GPU's slots.
+    buffer_bytes, workspace_bytes, reserve_bytes : float
+        Communication buffers, activations, and what the user sets aside.
+    """
+
+    hbm_bytes: float
+    usable_bytes: float
+    resident_bytes: float
+    experts_bytes: float
+    buffer_bytes: float
+    workspace_bytes: float
+    reserve_bytes: float
+
+    @property
+    def free_bytes(self) -> float:
+        """What is left for the KV cache; negative when the model does not fit."""
+        return self.usable_bytes - sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by what they are for, largest concerns first."""
+        return {
+            "attention, dense, shared, vocabulary": self.resident_bytes,
+            "routed experts": self.experts_bytes,
+            "all-to-all buffers": self.buffer_bytes,
+            "activations": self.workspace_bytes,
+            "reserve": self.reserve_bytes,
+        }
+
+    def __str__(self) -> str:
+        """Return the arithmetic on one line."""
+        terms = [f"{format_binary_bytes(size)} {name}" for name, size in self._used()]
+        usable = format_binary_bytes(self.usable_bytes)
+        whole = format_binary_bytes(self.hbm_bytes)
+        left = f"{format_binary_bytes(self.free_bytes)} for the KV cache"
+        return f"{usable} of {whole} usable - {' - '.join(terms)} = {left}"
+
+    def _used(self) -> list[tuple[str, float]]:
+        return [(name, size) for name, size in self.parts.items() if size > 0]
+
+
+def kv_bytes_per_token(
+    model: ModelSpec, element_bytes: float, tensor_parallel: int = 1
+) -> float:
+    """Return the cache one more token needs on one GPU, over all layers.
+
+    Grouped-query attention keeps a key and a value per key-value head, and splits heads
+    among tensor-parallel GPUs; latent attention keeps one compressed vector with its
+    rotary part, whole on each of them (arXiv 2405.04434, table 1).
+
+    >>> from moesim.spec.catalogue import load_model
+    >>> kv_bytes_per_token(load_model("mixtral-8x7b"), 2)
+    131072.0
+    >>> kv_bytes_per_token(load_model("deepseek-v3"), 2)
+    70272.0
+    """
+    width = _kv_elements(model.attention, tensor_parallel)
+    return float(model.layers * width * element_bytes)
+
+
+def _kv_elements(attention: AttentionSpec, tensor_parallel: int) -> int:
+    """Return the cached elements of a token and layer on one GPU."""
+    if attention.kind == "mla":
+        return attention.kv_rank + attention.rope_dim
+    return 2 * -(-attention.kv_heads // tensor_parallel) * attention.head_dim
+
+
+@overload
+def blocks_for(tokens: int, block_size: int) -> int: ...
+@overload
+def blocks_for(tokens: Ints, block_size: int) -> Ints: ...
+def blocks_for(tokens: int | Ints, block_size: int) -> int | Ints:
+    """Return the KV blocks that hold sequences of `tokens` tokens; the last may be part
+    empty. Works on a number and on arrays alike.
+
+    >>> [blocks_for(n, 16) for n in (1, 16, 17, 4096, 4097)]
+    [1, 1, 2, 256, 257]
+    """
+    return -(-tokens // block_size)
+
+
+def resident_bytes(system: System) -> float:
+    """Return the weights each GPU has whatever experts it holds.
+
+    Attention, dense layers, shared experts and vocabulary matrices are there once per
+    data-parallel rank, split among its tensor-parallel GPUs; routers are whole on each.
+    """
+    model, split = system.model, system.tensor_parallel
+    attention = attention_parameters(model.hidden, model.attention, split)
+    inner = model.dense_layer_count * -(-model.dense_width // split)
+    inner += model.moe_layer_count * -(-model.shared_width // split)
+    quantised = model.layers * (attention + 2 * model.hidden) + 3 * model.hidden * inner
+    matrices = 1 if model.tied_embeddings else 2
+    wide = matrices * -(-model.vocab // split) * model.hidden
+    wide += model.moe_layer_count * model.hidden * model.experts
+    return quantised * BYTES[system.precision.weights] + wide * WIDE
+
+
+def experts_bytes(system: System) -> float:
+    """Return the routed experts in one GPU's slots of all layers, copies included."""
+    model = system.model
+    slots = system.placement.slots_per_gpu * model.moe_layer_count
+    return slots * model.expert_parameters * BYTES[system.precision.experts]
+
+
+def expert_workspace_bytes(model: ModelSpec, pairs: float) -> float:
+    """Return the activations of one MoE layer for `pairs` (token, expert) pairs.
+
+    Two buffers of 16-bit elements are alive together: input or down projection, and
+    both halves of the gate. Source: vLLM's fused MoE, as tabulated in its pull request
+    57270.
+
+    >>> from moesim.spec.catalogue import load_model
+    >>> expert_workspace_bytes(load_model("glm-4.5"), 1) / 1024
+    20.0
+    """
+    hidden, inner = model.hidden, model.expert_width
+    return pairs * WIDE * (max(inner, hidden) + max(2 * inner, hidden))
+
+
+def low_latency_buffer_bytes(model: ModelSpec, slots: int, tokens: int) -> float:
+    """Return what DeepEP's low-latency kernels reserve for `tokens` tokens of a rank.
+
+    Dispatch and combine, each double-buffered, of every slot of a layer, with 16 bytes
+    of header a row. Source: what DeepEP asks for, 2116 MB for 288 slots,
+    128 tokens and a width of 7168 in its issue 28.
+    """
+    return 4.0 * slots * tokens * (2 * model.hidden + 16)
+
+
+def memory_budget(
+    system: System,
+    serving: ServingSpec,
+    utilization: float = 0.9,
+    reserve_bytes: float = 0.0,
+) -> MemoryBudget:
+    """Return where the memory of each GPU goes.
+
+    Activations are those of a full micro-batch with evenly spread experts, once per
+    micro-batch in flight, and the logits of a full batch in 32 bits. Nothing is left
+    for a hot GPU: reserve more when routing is skewed.
+
+    Parameters
+    ----------
+    utilization : float
+        Share of device memory the engine may use (vLLM's ``gpu_memory_utilization``).
+    reserve_bytes : float
+        Set aside beside what is computed here, such as CUDA graphs.
+    """
+    model, gpus = system.model, system.topology.gpus
+    tokens = serving.max_num_batched_tokens
+    pairs = system.ranks * tokens * model.top_k / gpus
+    logits = 4.0 * serving.max_num_seqs * model.vocab / system.tensor_parallel
+    workspace = serving.max_in_flight * expert_workspace_bytes(model, pairs) + logits
+    slots = system.placement.slots_per_gpu * gpus
+    at_once = min(tokens, LOW_LATENCY_TOKENS)
+    hbm_bytes = system.topology.gpu.hbm_bytes
+    has_buffer = system.dispatch == "low_latency"
+    return MemoryBudget(
+        hbm_bytes=hbm_bytes,
+        usable_bytes=hbm_bytes * utilization,
+        resident_bytes=resident_bytes(system),
+        experts_bytes=experts_bytes(system),
+        buffer_bytes=low_latency_buffer_bytes(model, slots, at_once) * has_buffer,
+        workspace_bytes=workspace,
+        reserve_bytes=reserve_bytes,
+    )
+
+
+def kv_capacity_blocks(
+    system: System,
+    serving: ServingSpec,
+    utilization: float = 0.9,
+    reserve_bytes: float = 0.0,
+) -> int:
+    """Return the KV blocks of each data-parallel rank: what is left holds so many.
+
+    Layers with a sliding window keep no more than the window and the tokens being
+    computed. That is set aside for `max_num_seqs` requests where it leaves more blocks
+    than treating all layers alike, much as vLLM's hybrid cache does.
+
+    Parameters
+    ----------
+    utilization, reserve_bytes : float
+        As in `memory_budget`.
+
+    Raises
+    ------
+    InputError
+        The weights do not fit, or leave room for no block; the arithmetic is shown.
+    """
+    budget = memory_budget(system, serving, utilization, reserve_bytes)
+    free, block = budget.free_bytes, serving.block_size
+    blocks = int(free // (block * _layer_bytes(system) * system.model.layers))
+    if system.model.attention.window_every:
+        blocks = max(blocks, _windowed_blocks(system, serving, free))
+    if blocks < 1:
+        raise InputError([Problem(_too_little(system, budget))])
+    return blocks
+
+
+def _layer_bytes(system: System) -> float:
+    attention, split = system.model.attention, system.tensor_parallel
+    return _kv_elements(attention, split) * BYTES[system.precision.kv]
+
+
+def _windowed_blocks(system: System, serving: ServingSpec, free: float) -> int:
+    """Return the blocks left once every request has its windows."""
+    model, block = system.model, serving.block_size
+    full = sum(model.full_attention)
+    each = (blocks_for(model.attention.window, block) + 1) * block
+    arriving = serving.max_in_flight * serving.max_num_batched_tokens
+    kept = (serving.max_num_seqs * each + arriving) * (model.layers - full)
+    layer = _layer_bytes(system)
+    return int((free - kept * layer) // (block * full * layer))
+
+
+def _too_little(system: System, budget: MemoryBudget) -> str:
+    model, gpus = system.model, system.topology.gpus
+    where = f"{gpus} x {system.topology.gpu.name}"
+    slots = f"{system.placement.slots_per_gpu} experts a layer on each GPU"
+    advice = "more GPUs, a narrower precision, or fewer redundant experts are needed"
+    return f"{model.name} does not fit on {where} ({slots}): {budget}; {advice}"

@@ -1,0 +1,1 @@
+"""When things happen: the only room that knows SimPy."""

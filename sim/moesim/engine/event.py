@@ -1,0 +1,61 @@
+"""The event engine: every job of every micro-batch as a callback on the SimPy clock.
+
+Right for any policy, and the yardstick for faster engines. Each GPU's compute and each
+direction of its two ports is one server shared by all micro-batches in flight.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+
+from moesim.engine.clock import PS_PER_S, Clock, ticks_of
+from moesim.engine.flow import Flow
+from moesim.engine.microbatch import MicroBatch
+from moesim.engine.server import NO_BUDGET, Server
+from moesim.measure.columns import Recorder
+from moesim.policy.bundle import Policy
+from moesim.policy.order import Fifo
+from moesim.policy.view import BatchView, View
+from moesim.spec.system import System
+from moesim.spec.topology import PORT_CLASSES
+
+OnDone = Callable[[MicroBatch], None]
+
+
+class EventEngine:
+    """Queued coupling: micro-batches in flight meet in the queues of GPUs and ports."""
+
+    def __init__(
+        self, clock: Clock, system: System, policy: Policy, recorder: Recorder
+    ) -> None:
+        gpus = system.topology.gpus
+        budget = budget_ticks(policy.wait_budget_s)
+        self.clock = clock
+        self.system = system
+        self.policy = policy
+        self.recorder = recorder
+        floor = 0.0 if isinstance(policy.order, Fifo) else -inf
+        self.gpu = [Server(clock, budget, floor) for _ in range(gpus)]
+        self.tx = [
+            [Server(clock, floor=0.0) for _ in range(gpus)] for _ in PORT_CLASSES
+        ]
+        self.rx = [
+            [Server(clock, floor=0.0) for _ in range(gpus)] for _ in PORT_CLASSES
+        ]
+
+    def admit(self, batch: MicroBatch, on_done: OnDone) -> None:
+        """Start a micro-batch now; `on_done` is called when its last GPU is done."""
+        Flow(self, batch, on_done).start()
+
+    def key(self, batch: BatchView) -> float:
+        """Return the policy's key for a micro-batch about to queue for a stage."""
+        backlog = np.array([server.backlog for server in self.gpu]) / PS_PER_S
+        return self.policy.order.key(batch, View(self.clock.now / PS_PER_S, backlog))
+
+
+def budget_ticks(wait_budget_s: float) -> int:
+    """Return a wait budget in picoseconds, or `NO_BUDGET` when it is infinite."""
+    if np.isinf(wait_budget_s):
+        return NO_BUDGET
+    return int(ticks_of(np.array(wait_budget_s)))

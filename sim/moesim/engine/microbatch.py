@@ -1,0 +1,142 @@
+"""A micro-batch: the tokens of one forward pass, priced in whole picoseconds.
+
+Axes: ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs, ``P`` phases, ``C`` port
+classes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from moesim.cost.pass_ import PassCost, PassLoad
+from moesim.engine.clock import PS_PER_S, ticks_of
+from moesim.measure.columns import PARTS, PassRecord
+from moesim.policy.predict import known_experts
+from moesim.policy.view import BatchView, Stage
+from moesim.types import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class TickCost:
+    """A `PassCost` in whole picoseconds, rounded up once; 0 is no work and no job."""
+
+    attention: Ints
+    useful: Ints
+    experts: Ints
+    tx: Ints
+    rx: Ints
+    tail: Ints
+    latency: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One pass, ready to walk the layers.
+
+    Parameters
+    ----------
+    number, admitted : int
+        Its number, ascending in order of admission, and when it was formed.
+    requests, chunk : (M,) arrays of int
+        Its requests, and how many tokens of each it computes.
+    oldest_arrival_s : float
+        When the oldest of them arrived.
+    load, cost : PassLoad, TickCost
+        What it asks of each GPU, and how long that takes.
+    source_tokens, source_padding : (G,) arrays of int
+        Rows that enter the all-to-all at each GPU.
+    sent, received : (P, C, G) arrays of float
+        Bytes through each port.
+    traffic : (P, G, G) array of float
+        Bytes from GPU to GPU.
+    guess_s : (L, G) array of float
+        What the policy believes the experts of layers to come will cost.
+    """
+
+    number: int
+    admitted: int
+    requests: Ints
+    chunk: Ints
+    oldest_arrival_s: float
+    load: PassLoad
+    cost: TickCost
+    source_tokens: Ints
+    source_padding: Ints
+    sent: Floats
+    received: Floats
+    traffic: Floats
+    guess_s: Floats
+
+    @property
+    def tokens(self) -> int:
+        """Tokens it computes, padding not counted."""
+        return int(self.chunk.sum())
+
+    def view(self, layer: int, stage: Stage) -> BatchView:
+        """Return what a policy may see as this batch queues for `stage` of `layer`."""
+        truth = self.cost.experts.sum(axis=1) / PS_PER_S
+        return BatchView(
+            batch=self.number,
+            layer=layer,
+            stage=stage,
+            tokens=self.tokens,
+            admitted_s=self.admitted / PS_PER_S,
+            oldest_arrival_s=self.oldest_arrival_s,
+            attention_s=self.cost.attention / PS_PER_S,
+            experts_s=known_experts(truth, self.guess_s, layer, stage),
+        )
+
+
+def quantise(cost: PassCost) -> TickCost:
+    """Return the cost in picoseconds: the one place where durations are rounded."""
+    useful = np.floor(cost.useful * PS_PER_S).astype(np.int64)
+    attention = ticks_of(cost.attention)
+    return TickCost(
+        attention=attention,
+        useful=np.minimum(useful, attention),
+        experts=ticks_of(cost.experts),
+        tx=ticks_of(cost.tx),
+        rx=ticks_of(cost.rx),
+        tail=ticks_of(cost.tail),
+        latency=ticks_of(cost.latency),
+    )
+
+
+def pass_record(batch: MicroBatch, done: int, parts: Ints) -> PassRecord:
+    """Return what is written down of a pass that ended now.
+
+    Parameters
+    ----------
+    batch, done : MicroBatch, int
+        The pass and the instant it ended.
+    parts : (7, G) array of int
+        Picoseconds of each of `PARTS` on each GPU, as far as the engine timed them; its
+        row ``queue`` holds all the time between entering a segment and having computed
+        it, from which the known service is taken here.
+    """
+    cost = batch.cost
+    attention = cost.attention.sum(axis=0)
+    experts = cost.experts.sum(axis=(0, 1))
+    head = cost.tail * (batch.load.sequences > 0)
+    rows = dict(zip(PARTS, parts, strict=True))
+    rows["attention"], rows["experts"], rows["lm_head"] = attention, experts, cost.tail
+    rows["queue"] = rows["queue"] - attention - experts - cost.tail
+    return PassRecord(
+        number=batch.number,
+        admitted=batch.admitted,
+        done=done,
+        requests=len(batch.requests),
+        tokens=batch.tokens,
+        padding=int(batch.source_padding.sum()),
+        parts=np.stack([rows[part] for part in PARTS]),
+        useful=cost.useful.sum(axis=0) + experts + head,
+        slot_tokens=batch.load.slots,
+        slot_service=cost.experts,
+        source_tokens=batch.source_tokens,
+        source_padding=batch.source_padding,
+        sent=batch.sent,
+        received=batch.received,
+        tx=cost.tx.sum(axis=0),
+        rx=cost.rx.sum(axis=0),
+        traffic=batch.traffic,
+    )

@@ -1,0 +1,1 @@
+"""Recorded columns, and the tables, numbers and intervals computed from them."""

@@ -1,0 +1,299 @@
+"""Runs and comparisons as folders: written whole or not at all, and read back.
+
+All but ``manifest.json`` is a function of what was simulated: the same run gives the
+same bytes on any day. The manifest holds the facts of the day (date, host, wall time)
+and the SHA-256 of every other file, so that a changed or missing file is noticed.
+
+Axes: ``R`` replications, ``L`` MoE layers, ``E`` experts, ``P`` phases, ``G`` GPUs.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from zipfile import BadZipFile
+
+import numpy as np
+
+from moesim.errors import InputError, Problem
+from moesim.measure.encode import (
+    as_csv,
+    as_json,
+    as_npz,
+    as_parquet,
+    digest,
+    from_npz,
+    from_parquet,
+)
+from moesim.measure.folder import (
+    MANIFEST,
+    file_name,
+    locate,
+    point_latest,
+    read_manifest,
+    stamp,
+    unused,
+    whole_folder,
+)
+from moesim.measure.result import Comparison, Result, ResultFigures
+from moesim.measure.tables import Tables
+from moesim.types import Ints
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SCHEMA_VERSION: Final = 1
+RUN, COMPARISON = "moesim run", "moesim comparison"
+PLOTS = "plots"
+TABLES: Final = ("requests", "gaps", "passes", "experts", "gpus", "links")
+NEEDED: Final = (
+    "scenario.yaml",
+    "summary.json",
+    "traffic.npz",
+    "expert_load.npz",
+    *(f"{name}.parquet" for name in TABLES if name != "gaps"),
+)
+"""Without these a run cannot be read back; an empty ``gaps`` has no file."""
+
+
+def write_run(result: Result, folder: Path) -> Path:
+    """Write a run to exactly `folder`, replacing an earlier result of ours.
+
+    Returns
+    -------
+    Path
+        `folder`.
+
+    Raises
+    ------
+    InputError
+        If `folder` is a file, holds something else, or cannot be written; nothing is
+        left behind then.
+    """
+    with whole_folder(folder) as draft:
+        fill(draft, run_files(result))
+        if result.figures is not None:
+            result.plot.save_all(draft / PLOTS)
+        seal(draft, RUN, {**result.manifest, "scenario": result.name})
+    return folder
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> Path:
+    """Write a comparison to exactly `folder`, as `write_run` does a run."""
+    baseline = comparison.results[comparison.baseline]
+    numbers = comparison.to_dict()
+    files = {
+        "scenario.yaml": baseline.scenario_text.encode(),
+        "compare.json": as_json(numbers),
+        "compare.csv": as_csv(comparison.rows),
+    }
+    with whole_folder(folder) as draft:
+        fill(draft, files)
+        if comparison.figures is not None:
+            comparison.plot.save_all(draft / PLOTS)
+        seal(draft, COMPARISON, {**baseline.manifest, "scenario": baseline.name})
+    return folder
+
+
+def save_run(result: Result, results: Path) -> Result:
+    """Write a run to ``results/<scenario>/<date>-<digest>`` and point ``latest`` at it.
+
+    Returns
+    -------
+    Result
+        The same result, which now knows `where` it is.
+    """
+    label = f"{stamp(result.manifest)}-{digest(result.scenario_text.encode())[:8]}"
+    folder = write_run(result, unused(results / file_name(result.name) / label))
+    point_latest(folder)
+    return replace(result, where=folder)
+
+
+def save_comparison(comparison: Comparison, results: Path) -> Comparison:
+    """Write a comparison to ``results/<scenario>/compare-<date>``."""
+    baseline = comparison.results[comparison.baseline]
+    label = f"compare-{stamp(baseline.manifest)}"
+    folder = unused(results / file_name(baseline.name) / label)
+    return replace(comparison, where=write_comparison(comparison, folder))
+
+
+def read_run(
+    path: Path | str, figures: Callable[[Result], ResultFigures] | None = None
+) -> Result:
+    """Return a saved run, checked against its manifest.
+
+    Parameters
+    ----------
+    path : Path or str
+        The run's folder, the ``latest`` beside it, or the folder they lie in.
+    figures : callable, optional
+        What makes the object behind ``plot``.
+
+    Raises
+    ------
+    InputError
+        If there is no run, or its files are missing, changed or damaged: all of them.
+    """
+    folder = locate(Path(path))
+    manifest = manifest_of(folder)
+    data = checked_files(folder, manifest["files"])
+    with damage(folder):
+        result = Result(
+            tables=read_tables(data),
+            summaries=read_records(data["summary.json"]),
+            manifest=manifest,
+            scenario_text=data["scenario.yaml"].decode(),
+            traffic=from_npz(data["traffic.npz"], "bytes"),
+            rank_load=from_npz(data["expert_load.npz"], "rank_load"),
+            where=folder,
+            figures=figures,
+        )
+        check_shapes(result)
+    return result
+
+
+def run_files(result: Result) -> dict[str, bytes]:
+    """Return every data file of a run, by name; the same for the same run."""
+    records = [
+        {**record, "run_number": number}
+        for number, record in enumerate(result.summaries)
+    ]
+    whole = {"replications": result.replications, "schema_version": SCHEMA_VERSION}
+    files = {
+        "scenario.yaml": result.scenario_text.encode(),
+        "result.json": as_json({**result.summary, **whole, "ci95": result.ci95}),
+        "summary.json": as_json(records),
+        "summary.csv": as_csv(records),
+        "traffic.npz": as_npz(bytes=result.traffic),
+        "expert_load.npz": as_npz(load=expert_load(result), rank_load=result.rank_load),
+    }
+    for name in TABLES:
+        table = getattr(result.tables, name)
+        if len(table) or name != "gaps":
+            files[f"{name}.parquet"] = as_parquet(table)
+    return files
+
+
+def expert_load(result: Result) -> Ints:
+    """Return ``(R, L, E)``: tokens of each expert."""
+    experts = result.experts
+    axes = ["replication", "layer", "expert"]
+    index = tuple(experts[axis].to_numpy() for axis in axes)
+    shape = [int(column.max(initial=-1)) + 1 for column in index]
+    load = np.zeros(shape, np.int64)
+    load[index] = experts["tokens"].to_numpy()
+    return load
+
+
+def fill(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files` into `folder`."""
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def seal(folder: Path, kind: str, facts: Mapping[str, Any]) -> None:
+    """Write the manifest: what this is, how it came about, and every file's hash."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    hashes = {
+        str(p.relative_to(folder).as_posix()): digest(p.read_bytes()) for p in paths
+    }
+    ours = {"kind": kind, "schema_version": SCHEMA_VERSION, "files": hashes}
+    (folder / MANIFEST).write_bytes(as_json({**facts, **ours}))
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run that this version can read."""
+    manifest = read_manifest(folder)
+    if manifest.get("kind") != RUN or not isinstance(manifest.get("files"), dict):
+        found = manifest.get("kind", "no manifest.json of moesim")
+        raise damaged(folder, f"expected a saved run; found {found}")
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        found = manifest.get("schema_version")
+        raise damaged(
+            folder, f"has schema version {found}; this moesim reads {SCHEMA_VERSION}"
+        )
+    return manifest
+
+
+def checked_files(folder: Path, hashes: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the bytes of every data file, all present and as they were written."""
+    names = [name for name in hashes if "/" not in name and "\\" not in name]
+    data: dict[str, bytes] = {}
+    problems = []
+    for name in sorted({*names, *NEEDED}):
+        try:
+            data[name] = (folder / name).read_bytes()
+        except OSError as error:
+            why = error.strerror or str(error)
+            problems.append(Problem(f"cannot be read: {why}", where=str(folder / name)))
+            continue
+        if digest(data[name]) != hashes.get(name):
+            why = "is not as the run wrote it (its SHA-256 differs from the manifest's)"
+            problems.append(Problem(why, where=str(folder / name)))
+    if problems:
+        raise InputError(problems)
+    return data
+
+
+def read_tables(data: Mapping[str, bytes]) -> Tables:
+    """Return the tables of a run; without a file of gaps there are none."""
+    tables = {
+        name: from_parquet(data[f"{name}.parquet"])
+        for name in TABLES
+        if f"{name}.parquet" in data
+    }
+    tables.setdefault("gaps", no_gaps())
+    return Tables(**tables)
+
+
+def read_records(data: bytes) -> list[dict[str, Any]]:
+    """Return the records of ``summary.json`` without the numbers of their runs."""
+    return [
+        {key: value for key, value in record.items() if key != "run_number"}
+        for record in json.loads(data)
+    ]
+
+
+def no_gaps() -> "DataFrame":
+    """Return the table of inter-token gaps of a run that has none."""
+    from pandas import DataFrame  # noqa: PLC0415  slow to import
+
+    columns = {"replication": np.int64, "request_id": np.int64, "gap_ms": np.float64}
+    return DataFrame({name: np.zeros(0, kind) for name, kind in columns.items()})
+
+
+def check_shapes(result: Result) -> None:
+    """Refuse arrays that do not fit the tables beside them."""
+    gpus = result.gpus["gpu"].nunique()
+    layers = result.experts["layer"].nunique()
+    runs = result.replications
+    for name, array, shape in (
+        ("traffic", result.traffic, (runs, 2, gpus, gpus)),
+        ("rank_load", result.rank_load, (runs, layers, gpus)),
+    ):
+        if array.shape != shape:
+            message = f"{name} has shape {array.shape}; its tables say {shape}"
+            raise ValueError(message)
+
+
+@contextmanager
+def damage(folder: Path) -> Iterator[None]:
+    """Turn what a decoder says of a damaged file into an error for people."""
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        BadZipFile,
+    ) as error:
+        raise damaged(folder, f"is damaged: {error}") from error
+
+
+def damaged(folder: Path, why: str) -> InputError:
+    """Return the error that says why `folder` cannot be read."""
+    return InputError([Problem(why, where=str(folder))])

@@ -1,0 +1,189 @@
+"""Experts: which are popular, and at which ones jobs wait.
+
+Axes: ``L`` MoE layers, ``E`` experts of a layer.
+"""
+
+from math import ceil, floor, log2
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from moesim.measure.result import Result
+from moesim.plot.style import (
+    COLOURS,
+    EMPTY,
+    HEAT,
+    INK,
+    MUTED,
+    canvas,
+    notice,
+    styled,
+)
+from moesim.plot.text import counted, duration
+from moesim.types import Floats
+
+COLDEST: Final = 1 / 16
+"""Shares below this all have the lightest colour."""
+SHOWN: Final = 20
+"""Experts in the figure of waits."""
+QUANTILES: Final = ("wait_p50_us", "wait_p90_us", "wait_p99_us")
+
+
+@styled
+def expert_heatmap(result: Result) -> Figure:
+    """Return each expert's tokens, relative to an equal share, layer by layer."""
+    share = relative_load(result.experts)
+    if not share.size or not np.nansum(share):
+        return notice("Expert load: no data", "No token reached an expert.")
+    layer, expert = np.unravel_index(int(np.nanargmax(share)), share.shape)
+    hottest = float(share[layer, expert])
+    title = (
+        f"Hottest: layer {layer}, expert {expert} takes {hottest:.1f} × an equal share"
+    )
+    height = min(max(2.6 + 0.1 * len(share), 3.6), 7.0)
+    figure, axes = canvas(title, height)
+    colours = colormaps[HEAT].with_extremes(bad=EMPTY)
+    norm = LogNorm(*colour_limits(share))
+    image = axes.imshow(
+        np.ma.masked_invalid(np.where(share > 0, share, np.nan)),
+        aspect="auto",
+        cmap=colours,
+        norm=norm,
+        interpolation="nearest",
+    )
+    low, high = norm.vmin or 1.0, norm.vmax or 1.0
+    bar = figure.colorbar(
+        image,
+        ax=axes,
+        pad=0.02,
+        label="tokens relative to an equal share (log scale)",
+        extend="min" if float(np.nanmin(share)) < low else "neither",
+        ticks=2.0 ** np.arange(round(log2(low)), floor(log2(high)) + 1),
+        format=FuncFormatter(lambda value, _: times(value)),
+    )
+    bar.ax.minorticks_off()
+    bar.outline.set_visible(False)
+    label_cells(axes, share)
+    mark_hottest(axes, (int(layer), int(expert)), share.shape)
+    return figure
+
+
+def relative_load(experts: pd.DataFrame) -> Floats:
+    """Return ``(L, E)``: tokens over the layer's mean; NaN in a layer without any."""
+    tokens = experts.groupby(["layer", "expert"])["tokens"].sum().unstack(fill_value=0)
+    load = tokens.to_numpy(np.float64)
+    mean = load.mean(axis=1, keepdims=True)
+    return np.divide(load, mean, out=np.full_like(load, np.nan), where=mean > 0)
+
+
+def colour_limits(share: Floats) -> tuple[float, float]:
+    """Return the shares with the lightest and the darkest colour: around 1, at least 2."""
+    seen = share[share > 0]
+    low = max(2.0 ** floor(log2(float(seen.min()))), COLDEST)
+    return min(low, 0.5), max(float(seen.max()), 2.0)
+
+
+def times(value: float) -> str:
+    """Return a factor as a multiple or a fraction: ``4×``, ``1/4×``."""
+    return f"{value:g}×" if value >= 1 else f"1/{1 / value:g}×"
+
+
+def label_cells(axes: Axes, share: Floats) -> None:
+    """Name the axes of a heat map and how empty cells look."""
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    unused = int((share == 0).sum())
+    note = f"  (grey: {counted(unused, 'expert')} without tokens)" if unused else ""
+    axes.set_xlabel(f"expert{note}")
+    axes.set_ylabel("MoE layer")
+
+
+def mark_hottest(axes: Axes, cell: tuple[int, int], shape: tuple[int, ...]) -> None:
+    """Ring a cell and name it, on the side where there is room."""
+    layer, expert = cell
+    right, below = expert < shape[1] / 2, layer < shape[0] / 2
+    axes.annotate(
+        f"layer {layer}, expert {expert}",
+        (expert, layer),
+        xytext=(34 if right else -34, -24 if below else 24),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
+        fontsize=8.5,
+        bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": INK, "lw": 0.8},
+        arrowprops={"arrowstyle": "-", "color": INK, "lw": 1.0, "shrinkB": 5},
+    )
+    axes.plot(expert, layer, "o", ms=9, mfc="none", mec=INK, mew=1.3)
+
+
+@styled
+def expert_wait(result: Result) -> Figure:
+    """Return the experts whose jobs wait longest, by the 99th percentile."""
+    waits = waits_of(result.experts)
+    title = "Queue wait by expert"
+    if waits.empty:
+        return notice(f"{title}: no data", "No expert had a job.")
+    worst = waits.nlargest(SHOWN, "wait_p99_us", keep="first")
+    if not worst["wait_p99_us"].iloc[0] > 0:
+        return notice(title, "No job waited: fewer than 1 in 100 at every expert.")
+    layer, expert = worst.index[0]
+    longest = duration(float(worst["wait_p99_us"].iloc[0]) / 1e3)
+    figure, axes = canvas(
+        f"Layer {layer}, expert {expert} is the bottleneck: "
+        f"1 job in 100 waits over {longest}",
+        height_in=1.5 + 0.19 * len(worst),
+    )
+    draw_waits(axes, worst)
+    middle = float(waits["wait_p99_us"].median()) / 1e3
+    axes.axvline(middle, color=MUTED, lw=1.0, ls=(0, (4, 3)), zorder=3)
+    axes.plot([], [], color=MUTED, lw=1.0, ls=(0, (4, 3)), label="p99, median expert")
+    repeated = f", mean of {result.replications} runs" if result.replications > 1 else ""
+    shown = f"the {len(worst)} longest of {counted(len(waits), 'expert')}{repeated}"
+    axes.set_xlabel(f"wait in the expert's queue ({shown})")
+    figure.legend(loc="outside lower left", ncols=4)
+    return figure
+
+
+def waits_of(experts: pd.DataFrame) -> pd.DataFrame:
+    """Return jobs and mean wait quantiles by (layer, expert), over runs with jobs."""
+    used = experts[experts["jobs"] > 0]
+    columns = {"jobs": "sum", **dict.fromkeys(QUANTILES, "mean")}
+    return used.groupby(["layer", "expert"]).agg(columns)
+
+
+def draw_waits(axes: Axes, worst: pd.DataFrame) -> None:
+    """Draw a bar to each expert's p99 with its p90 and p50, longest on top."""
+    rows = np.arange(len(worst))
+    p50, p90, p99 = (worst[name].to_numpy() / 1e3 for name in QUANTILES)
+    axes.barh(rows, p99, height=0.72, color=COLOURS[1], alpha=0.45, label="p99")
+    axes.plot(p90, rows, "D", ms=4.5, color=COLOURS[0], label="p90")
+    axes.plot(p50, rows, "o", ms=4.5, mfc="white", mec=COLOURS[0], label="p50")
+    for row, (end, jobs) in enumerate(zip(p99, worst["jobs"], strict=True)):
+        text = f"{duration(float(end))} · {counted(int(jobs), 'job')}"
+        axes.annotate(
+            text,
+            (end, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7.5,
+            color=MUTED,
+        )
+    axes.set_yticks(rows, [f"layer {la} · expert {ex}" for la, ex in worst.index])
+    axes.tick_params(axis="y", length=0, labelsize=8.5)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlim(0, float(p99.max()) * 1.22)
+    axes.set_ylim(len(worst) - 0.4, -0.6)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: duration(ms)))
+    axes.margins(y=0)
+
+
+__all__ = ["ceil", "expert_heatmap", "expert_wait"]

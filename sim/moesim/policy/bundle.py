@@ -1,0 +1,174 @@
+"""A policy: an object for each role, from a name, a mapping or anyone's class."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from math import inf
+from pkgutil import resolve_name
+from typing import Any
+
+from moesim.errors import InputError
+from moesim.policy.compose import (
+    ASSIGNS,
+    ArrivalOrder,
+    RoundRobin,
+    SmallestKeys,
+)
+from moesim.policy.dispatch import DISPATCHES, RoundRobinReplica
+from moesim.policy.order import ORDERS, Fifo
+from moesim.policy.view import (
+    Assign,
+    Compose,
+    Dispatch,
+    Knowledge,
+    Needs,
+    Order,
+    Select,
+)
+from moesim.units import parse_duration
+
+ROLES: dict[str, type] = {
+    "assign": Assign,
+    "compose": Compose,
+    "order": Order,
+    "select": Select,
+    "dispatch": Dispatch,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Who decides what. Everything not said is what engines do today."""
+
+    name: str = "fifo"
+    assign: Assign = field(default_factory=RoundRobin)
+    compose: Compose = field(default_factory=ArrivalOrder)
+    order: Order = field(default_factory=Fifo)
+    select: Select = field(default_factory=SmallestKeys)
+    dispatch: Dispatch = field(default_factory=RoundRobinReplica)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the order knows of the routing to come."""
+        return getattr(self.order, "knowledge", "present")
+
+    @property
+    def wait_budget_s(self) -> float:
+        """Seconds after which a queued job is served before all others."""
+        return float(getattr(self.order, "wait_budget_s", inf))
+
+    @property
+    def needs(self) -> Needs:
+        """Whether any role looks at the whole instance at an instant of its choice."""
+        found = [getattr(self, role) for role in ROLES]
+        instant = any(getattr(r, "needs", "") == "global_instant" for r in found)
+        return "global_instant" if instant else "barrier_local"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The roles that a scenario's ``serving`` section names."""
+
+    assign: str = "round_robin"
+    replica: str = "round_robin"
+    stage_width: int = 0
+
+
+def make_policy(given: object, setting: Setting = Setting()) -> Policy:
+    """Return the policy that `given` describes.
+
+    Parameters
+    ----------
+    given : str, mapping or object
+        A name (``"oldest"``), a class by path (``"my_module:Class"``), a mapping with
+        ``name`` and the policy's parameters, or an object that has the method of at
+        least one role (``key``, ``sequence``, ``rank``, ``stage``, ``slots``).
+    setting : Setting
+        The roles that the scenario's ``serving`` section names.
+
+    Raises
+    ------
+    InputError
+        No such policy, parameter or class, or an object that plays no role.
+    """
+    name, thing = _resolve(given)
+    played = {role: thing for role, kind in ROLES.items() if isinstance(thing, kind)}
+    if not played:
+        message = f"policy {name!r} plays no role: it needs one of the methods key, "
+        raise InputError(message + "sequence, rank, stage, slots")
+    roles: dict[str, Any] = {
+        "assign": _known(setting.assign, ASSIGNS, "serving.assign")(),
+        "dispatch": _known(setting.replica, DISPATCHES, "serving.replica")(),
+        "select": SmallestKeys(setting.stage_width),
+    }
+    return Policy(name, **(roles | played))
+
+
+def policy_parameters(name: str) -> tuple[str, ...]:
+    """Return the parameters of a named policy, as a scenario writes them."""
+    return tuple(item.name.removesuffix("_s") for item in fields(ORDERS[name]))
+
+
+def _resolve(given: object) -> tuple[str, object]:
+    if isinstance(given, Mapping):
+        table = {str(key): value for key, value in given.items()}
+        name = str(table.pop("name", ""))
+        return name, _build(name, table)
+    if isinstance(given, str):
+        return given, _build(given, {})
+    if isinstance(given, type):
+        return given.__name__, _call(given.__name__, given, {})
+    return type(given).__name__, given
+
+
+def _build(name: str, table: Mapping[str, object]) -> object:
+    if ":" not in name:
+        return _call(name, _known(name, ORDERS, "policy"), table)
+    try:
+        maker = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"policy {name!r} cannot be imported: {error}") from None
+    return _call(name, maker, table)
+
+
+def _call(name: str, maker: Any, table: Mapping[str, object]) -> object:
+    arguments = _in_seconds(name, maker, table) if is_dataclass(maker) else dict(table)
+    try:
+        return maker(**arguments)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"policy {name!r}: {error}") from None
+
+
+def _in_seconds(
+    name: str, maker: Any, table: Mapping[str, object]
+) -> dict[str, object]:
+    known = {item.name for item in fields(maker)}
+    arguments: dict[str, object] = {}
+    for key, value in table.items():
+        if key in known:
+            arguments[key] = value
+        elif f"{key}_s" in known:
+            arguments[f"{key}_s"] = _duration(f"policy.{key}", value)
+        else:
+            shown = sorted(item.removesuffix("_s") for item in known)
+            raise InputError(f"policy {name!r} has no parameter {_nearest(key, shown)}")
+    return arguments
+
+
+def _duration(key: str, value: object) -> float:
+    try:
+        return inf if value in ("inf", inf) else parse_duration(value)
+    except ValueError as error:
+        raise InputError(f"{key}: {error}") from None
+
+
+def _known(name: str, known: Mapping[str, Any], what: str) -> Any:
+    if name in known:
+        return known[name]
+    raise InputError(f"{what}: no such name {_nearest(name, sorted(known))}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, 1, 0.6)
+    hint = f" did you mean {close[0]!r}?" if close else ""
+    return f"{name!r};{hint} known: {', '.join(known)}"

@@ -1,0 +1,1 @@
+"""Which experts each token uses: generators, replayed logs, and their statistics."""

@@ -1,0 +1,1 @@
+"""Scenario files: read, checked, frozen, and built into the parts of a run."""

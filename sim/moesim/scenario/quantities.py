@@ -1,0 +1,134 @@
+"""Types of single values in a scenario: each says what it expects when it gets else."""
+
+import os
+import re
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo
+
+from moesim.units import parse_count, parse_duration, parse_number
+
+LONGEST_TOKENS = 10_000_000
+"""Tokens of the longest sequence or budget that is believed."""
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def shown(value: object) -> str:
+    """Return what was found, in ASCII and short enough for a message."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _read(expected: str, read: Callable[[Any], Any]) -> BeforeValidator:
+    """Return a validator that names what it expects when the value is of no use."""
+
+    def check(value: object) -> object:
+        if value is None or isinstance(value, dict | list):
+            raise ValueError(f"{expected} is expected; got {shown(value)}")
+        return read(value)
+
+    return BeforeValidator(check)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"true or false is expected; got {shown(value)}")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"text is expected; got {shown(value)}: put it in quotes")
+    if not value.isprintable() or not value.strip():
+        raise ValueError(f"printable text is expected; got {shown(value)}")
+    return value
+
+
+def _name(value: object) -> str:
+    text = _text(value)
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            f"{shown(text)} is no name: 1 to 64 letters, digits, '.', '_' or '-'"
+        )
+    return text
+
+
+def _rate(value: object) -> float:
+    return inf if value in ("inf", inf) else parse_number(value)
+
+
+def _budget(value: object) -> float:
+    return inf if value in ("inf", inf) else parse_duration(value)
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration as text that parses to exactly the same number."""
+    return "inf" if seconds == inf else f"{seconds!r} s"
+
+
+def anchored(text: str, base: Path) -> str:
+    """Return a path that no longer depends on where the scenario file lies.
+
+    A relative one is taken from `base`. ``${NAME}`` stays as written, so that a saved
+    scenario works on another machine; one that begins with it is taken as it is.
+    """
+    if text.startswith("${") or os.path.isabs(text):
+        return text
+    return os.path.normpath(base / text)
+
+
+def expanded(text: str) -> Path:
+    """Return the path with each ``${NAME}`` replaced by that environment variable.
+
+    Raises
+    ------
+    ValueError
+        If a variable is not set.
+    """
+    missing = [name for name in _VARIABLE.findall(text) if not os.environ.get(name)]
+    if missing:
+        names = ", ".join(shown(name) for name in missing)
+        raise ValueError(f"the environment variable {names} is not set")
+    return Path(_VARIABLE.sub(lambda match: os.environ[match[1]], text))
+
+
+def _path(value: object, info: ValidationInfo) -> str:
+    base = (info.context or {}).get("base", Path())
+    text = anchored(_text(value), base)
+    if not expanded(text).is_file():
+        raise ValueError(f"there is no file {shown(str(expanded(text)))}")
+    return text
+
+
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Text = Annotated[str, BeforeValidator(_text)]
+Name = Annotated[str, BeforeValidator(_name)]
+DataPath = Annotated[str, BeforeValidator(_path)]
+"""A file, anchored but not expanded: see `anchored` and `expanded`."""
+Whole = Annotated[int, _read("a whole number", parse_count)]
+Count = Annotated[Whole, Field(ge=1, le=10**9)]
+Tokens = Annotated[Whole, Field(ge=1, le=LONGEST_TOKENS)]
+Number = Annotated[float, _read("a number", parse_number)]
+Amount = Annotated[Number, Field(ge=0, le=1e12)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Rate = Annotated[float, _read("a number or inf", _rate), Field(ge=1e-6)]
+"""Requests per second; infinity means all at once."""
+Seconds = Annotated[
+    float,
+    _read("a duration such as '5 ms'", parse_duration),
+    PlainSerializer(seconds_text),
+]
+Budget = Annotated[
+    float, _read("a duration or inf", _budget), PlainSerializer(seconds_text)
+]
+"""A duration that may be infinite."""

@@ -1,0 +1,1 @@
+"""What there is: frozen descriptions of models, hardware, placements and serving."""

@@ -1,0 +1,43 @@
+"""How an instance serves: batching limits, KV pool, coupling, in vLLM's names."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["continuous", "prefill_only", "static"]
+Coupling = Literal["queued", "lockstep"]
+Padding = Literal["none", "masked", "routed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSpec:
+    """Limits of continuous batching; all counts are per data-parallel rank.
+
+    Parameters
+    ----------
+    mode : {"continuous", "prefill_only", "static"}
+        Iteration-level batching; prompts only (one token each); or whole batches that
+        run until their last member ends.
+    max_num_batched_tokens, max_num_seqs : int
+        Tokens of a rank in one micro-batch; requests of a rank being served at once.
+    chunked_prefill : bool
+        A prompt may be cut to fill the token budget; otherwise it runs whole.
+    block_size, kv_blocks : int
+        Tokens in a KV block; blocks of a rank's pool.
+    max_in_flight : int
+        Micro-batches walking the layers at the same time.
+    coupling : {"queued", "lockstep"}
+        Micro-batches queue at GPUs and ports, or all ranks run one joint stage.
+    padding : {"none", "masked", "routed"}
+        Ranks are padded to the largest one: not at all; with rows that load no expert;
+        or with rows that all go to the first experts (a known fault).
+    """
+
+    mode: Mode = "continuous"
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
+    chunked_prefill: bool = True
+    block_size: int = 16
+    kv_blocks: int = 2**40
+    max_in_flight: int = 1
+    coupling: Coupling = "queued"
+    padding: Padding = "masked"

@@ -1,0 +1,54 @@
+"""One expert-parallel serving instance: model, cluster, placement, number formats."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from moesim.spec.model import ModelSpec
+from moesim.spec.placement import Placement
+from moesim.spec.topology import Topology
+
+DispatchKernel = Literal["normal", "low_latency"]
+ExpertKernel = Literal["grouped", "per_expert"]
+BYTES = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
+"""Bytes of one element of each number format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Number formats, each a key of `BYTES`."""
+
+    experts: str = "bf16"
+    weights: str = "bf16"
+    kv: str = "bf16"
+    dispatch: str = "bf16"
+    combine: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """All that is fixed while an instance serves.
+
+    Parameters
+    ----------
+    dispatch : {"normal", "low_latency"}
+        ``normal`` sends one copy per destination node over the NIC, forwards it over
+        NVLink to each GPU that needs it, and reduces on the way back. ``low_latency``
+        sends one copy per (token, chosen slot), local ones included.
+    experts : {"grouped", "per_expert"}
+        One kernel for all experts of a micro-batch on a GPU, or one per expert.
+    tensor_parallel : int
+        GPUs that share the attention of one data-parallel rank.
+    """
+
+    model: ModelSpec
+    topology: Topology
+    placement: Placement
+    precision: Precision = Precision()
+    dispatch: DispatchKernel = "normal"
+    experts: ExpertKernel = "grouped"
+    tensor_parallel: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel attention ranks, ``R``."""
+        return self.topology.gpus // self.tensor_parallel
