@@ -94,7 +94,6 @@ _MEANT = {
 }
 """What was meant by units that are close to right, or that could mean two things."""
 _COUNT_MEANT = {"G": "write 'B' for 10^9", "m": "write 'M' for 10^6"}
-
 _LONGEST = 64
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 

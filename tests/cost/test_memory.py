@@ -258,6 +258,17 @@ def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic():
         assert part in str(refused.value)
 
 
+def test_room_for_less_than_one_block_is_refused():
+    """The weights fit, but not a single block of 16 tokens."""
+    system, serving = system_of("mixtral-8x7b"), ServingSpec()
+    free = memory_budget(system, serving).free_bytes
+    block = 16 * 131_072
+
+    assert kv_capacity_blocks(system, serving, reserve_bytes=free - block) == 1
+    with pytest.raises(InputError, match="for the KV cache"):
+        kv_capacity_blocks(system, serving, reserve_bytes=free - block + 1)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(40, 400), st.integers(1, 64), st.floats(0.5, 1.0))
 def test_more_memory_never_holds_fewer_blocks(hbm_gib, block_size, utilization):

@@ -1,5 +1,7 @@
 """A server chooses by its rules, never idles, and keeps count of its work."""
 
+from math import inf
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, target
@@ -20,10 +22,10 @@ def make(service, batch=0, slot=0, key=0.0, done=None):
     return job
 
 
-def play(rows, budget=NO_BUDGET):
+def play(rows, budget=NO_BUDGET, floor=-inf):
     """Return the jobs of ``(arrival, service, key, batch, slot)`` rows, once served."""
     clock = Clock()
-    server = Server(clock, budget)
+    server = Server(clock, budget, floor)
     jobs = []
     for arrival, service, key, batch, slot in rows:
         job = make(service, batch, slot, key)
@@ -63,25 +65,28 @@ def loads(draw, size=14):
 
 
 budgets = st.one_of(st.just(INFINITE), st.integers(0, 12))
+floors = st.sampled_from([-inf, 0.0])
+"""No key above is smaller than 0, so a server may be told so: it must not show."""
 
 
 @settings(max_examples=400, deadline=None)
-@given(loads(), budgets)
-def test_a_server_keeps_its_rules(rows, budget):
+@given(loads(), budgets, floors)
+def test_a_server_keeps_its_rules(rows, budget, floor):
     """(key, arrival, micro-batch, slot); jobs over the budget first, by age."""
-    jobs = play(rows, NO_BUDGET if budget == INFINITE else budget)
+    jobs = play(rows, NO_BUDGET if budget == INFINITE else budget, floor)
 
     assert [job.start for job in jobs] == plain(rows, budget)
 
 
 @settings(max_examples=200, deadline=None)
-@given(loads(), budgets, st.randoms(use_true_random=False))
-def test_ties_do_not_depend_on_the_order_of_submission(rows, budget, random):
+@given(loads(), budgets, floors, st.randoms(use_true_random=False))
+def test_ties_do_not_depend_on_the_order_of_submission(rows, budget, floor, random):
     """Jobs submitted within an instant may come in any order."""
     shuffled = random.sample(range(len(rows)), len(rows))
+    budget = NO_BUDGET if budget == INFINITE else budget
 
-    jobs = play(rows, budget)
-    again = play([rows[i] for i in shuffled], budget)
+    jobs = play(rows, budget, floor)
+    again = play([rows[i] for i in shuffled], budget, floor)
 
     assert [again[shuffled.index(i)].start for i in range(len(rows))] == [
         job.start for job in jobs
@@ -182,11 +187,12 @@ def test_a_job_is_told_when_it_starts_and_when_it_is_done():
     ]
 
 
-def test_a_job_that_comes_as_another_ends_takes_part_in_the_choice():
+@pytest.mark.parametrize("floor", [-inf, 0.0])
+def test_a_job_that_comes_as_another_ends_takes_part_in_the_choice(floor):
     """All that arrives at an instant is heard before the server chooses."""
     rows = [(0, 4, 0.0, 0, 0), (1, 4, 2.0, 1, 0), (4, 4, 1.0, 2, 0)]
 
-    _, waiting, late = play(rows)
+    _, waiting, late = play(rows, NO_BUDGET, floor)
 
     assert (late.start, waiting.start) == (4, 8)
 

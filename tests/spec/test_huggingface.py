@@ -245,6 +245,59 @@ def test_moe_layers_may_be_spaced_from_the_first_on():
     assert model.moe_layers == (4, 6, 8)
 
 
+@pytest.mark.parametrize(
+    ("change", "bias"),
+    [
+        ({}, False),
+        ({"attention_bias": True}, True),
+        ({"model_type": "qwen2_moe"}, True),
+        ({"model_type": "qwen2_moe", "qkv_bias": False}, False),
+    ],
+)
+def test_only_qwen2_has_biases_without_saying_so(change, bias):
+    """The library's defaults differ by family."""
+    assert model_from_config(QWEN | change, "").attention.bias is bias
+
+
+@pytest.mark.parametrize(
+    ("step", "moe_layers"), [(1, (0, 1, 2, 3, 4, 5)), (2, (1, 3, 5)), (3, (2, 5))]
+)
+def test_llama_4_interleaves_and_nests_its_language_model(step, moe_layers):
+    """The last of every `step` layers has experts, and one shared expert."""
+    text = GPT_OSS | {
+        "model_type": "llama4_text",
+        "num_hidden_layers": 6,
+        "interleave_moe_layer_step": step,
+        "intermediate_size_mlp": 16384,
+        "sliding_window": None,
+    }
+    model = model_from_config({"model_type": "llama4", "text_config": text}, "")
+
+    assert model.moe_layers == moe_layers
+    assert model.dense_width == (0 if step == 1 else 16384)
+    assert model.shared_width == model.expert_width == 2880
+    assert (model.attention.window, model.attention.window_every) == (8192, 4)
+
+
+def test_dbrx_nests_attention_and_experts():
+    """Its keys are its own."""
+    config = {
+        "model_type": "dbrx",
+        "attn_config": {"kv_n_heads": 8},
+        "d_model": 6144,
+        "ffn_config": {
+            "ffn_hidden_size": 10752,
+            "moe_num_experts": 16,
+            "moe_top_k": 4,
+        },
+        "n_heads": 48,
+        "n_layers": 40,
+        "vocab_size": 100352,
+    }
+
+    assert shape(model_from_config(config, "")) == shape(load_model("dbrx"))
+
+
 def test_layer_types_say_how_often_a_layer_looks_at_everything():
     """One in three here; without the list, every second."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 8
@@ -309,6 +362,14 @@ def test_all_missing_keys_are_reported_at_once(config):
 
     assert set(config) - optional <= set(found)
     assert all("missing" in message for message in found.values())
+
+
+def test_a_mistake_is_reported_once_however_often_it_is_read():
+    """The width is needed for heads too."""
+    with pytest.raises(InputError) as refused:
+        model_from_config(MIXTRAL | {"hidden_size": "wide"}, "m")
+
+    assert [problem.key for problem in refused.value.problems] == ["hidden_size"]
 
 
 def test_a_missing_key_names_the_one_that_was_meant():

@@ -66,6 +66,13 @@ def test_slots_of_an_expert_ascend_and_are_padded_by_repeating():
     assert placement.replicas.tolist() == [[3, 1]]
 
 
+def test_slots_ascend_in_large_placements_too():
+    """Sorting by expert must not shuffle the many slots of one expert."""
+    placement = Placement(np.arange(4096)[None] * 7 % 3, 8)
+
+    assert (np.diff(placement.log2phy[0, 0]) > 0).all()
+
+
 def test_contiguous_puts_neighbours_on_one_gpu():
     """Slots are GPU-major: GPU 0 has experts 0 and 1."""
     assert contiguous(2, 4, 2).phy2log.tolist() == [[0, 1, 2, 3]] * 2

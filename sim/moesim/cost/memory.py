@@ -6,7 +6,7 @@ buffers. Bytes are of one GPU throughout.
 """
 
 from dataclasses import dataclass
-from typing import overload
+from typing import TypeVar
 
 from moesim.errors import InputError, Problem
 from moesim.spec.model import AttentionSpec, ModelSpec
@@ -16,6 +16,8 @@ from moesim.spec.system import BYTES, System
 from moesim.types import Ints
 from moesim.units import format_binary_bytes
 
+Tokens = TypeVar("Tokens", int, Ints)
+"""A number of tokens, or an array of them."""
 WIDE = 2.0
 """Bytes of an element of what quantised checkpoints leave in 16 bits: vocabulary
 matrices and routers (``modules_to_not_convert`` of gpt-oss and MiniMax)."""
@@ -100,11 +102,7 @@ def _kv_elements(attention: AttentionSpec, tensor_parallel: int) -> int:
     return 2 * -(-attention.kv_heads // tensor_parallel) * attention.head_dim
 
 
-@overload
-def blocks_for(tokens: int, block_size: int) -> int: ...
-@overload
-def blocks_for(tokens: Ints, block_size: int) -> Ints: ...
-def blocks_for(tokens: int | Ints, block_size: int) -> int | Ints:
+def blocks_for(tokens: Tokens, block_size: int) -> Tokens:
     """Return the KV blocks that hold sequences of `tokens` tokens; the last may be part
     empty. Works on a number and on arrays alike.
 

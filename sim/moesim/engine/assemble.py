@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moesim.cost.exchange import copies, copy_bytes, slot_counts, traffic
+from moesim.cost.exchange import copies, slot_counts, traffic
 from moesim.cost.pass_ import PassLoad
-from moesim.cost.price import price
+from moesim.cost.price import copy_bytes, price
 from moesim.engine.clock import PS_PER_S
 from moesim.engine.microbatch import MicroBatch, TickCost, quantise
 from moesim.policy.bundle import Policy

@@ -1,0 +1,182 @@
+"""Waits are counted exactly, and their quantiles are as near as promised."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moesim.measure.waits import (
+    BINS,
+    BINS_PER_OCTAVE,
+    BLOCK,
+    FLOOR_PS,
+    OCTAVES,
+    RELATIVE_ERROR,
+    WaitColumns,
+    bin_of,
+    quantiles,
+)
+
+SHARES = np.array([0.01, 0.25, 0.5, 0.9, 0.99, 1.0])
+above_floor = st.lists(st.integers(FLOOR_PS, 10**13), min_size=1, max_size=60)
+
+
+def columns_of(waits, cells=None, count=1):
+    columns = WaitColumns(count)
+    rows = np.zeros(len(waits), int) if cells is None else np.array(cells, int)
+    columns.extend(rows, np.asarray(waits, np.int64))
+    return columns
+
+
+def quantiles_of(waits):
+    columns = columns_of(waits)
+    return quantiles(columns.histogram, columns.maximum, SHARES)[0]
+
+
+def exact(waits):
+    return np.quantile(waits, SHARES, method="inverted_cdf")
+
+
+@settings(max_examples=300, deadline=None)
+@given(above_floor)
+def test_quantiles_are_within_the_stated_error(waits):
+    """Of the exact order statistic, for waits over a nanosecond."""
+    off = np.abs(quantiles_of(waits) / exact(waits) - 1)
+
+    assert (off <= RELATIVE_ERROR * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("law", ["exponential", "lognormal", "uniform"])
+def test_quantiles_of_long_columns_are_within_the_stated_error(law):
+    rng = np.random.default_rng(1)
+    drawn = {
+        "exponential": rng.exponential(50e6, 20_000),
+        "lognormal": np.exp(rng.normal(16, 2, 20_000)),
+        "uniform": rng.uniform(0, 3e9, 20_000),
+    }[law]
+    waits = FLOOR_PS + drawn.astype(np.int64)
+
+    off = np.abs(quantiles_of(waits) / exact(waits) - 1)
+
+    assert (off <= RELATIVE_ERROR * (1 + 1e-9)).all()
+
+
+def test_the_stated_error_is_half_a_bin():
+    """Eight bins to a doubling: 4.4 per cent."""
+    assert BINS_PER_OCTAVE == 8
+    assert pytest.approx(0.0443, abs=1e-4) == RELATIVE_ERROR
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 10**14), min_size=1, max_size=40))
+def test_quantiles_rise_and_end_at_or_below_the_maximum(waits):
+    found = quantiles_of(waits)
+
+    assert (np.diff(found) >= 0).all()
+    assert found[-1] <= max(waits)
+
+
+def test_jobs_that_did_not_wait_have_no_wait():
+    """Zero has its own bin: with half of the jobs at 0 the median is exactly 0."""
+    found = quantiles_of([0, 0, 5 * 10**6, 5 * 10**6])
+
+    assert found[2] == 0.0
+    assert found[3] == pytest.approx(5e6, rel=RELATIVE_ERROR)
+
+
+def test_short_waits_share_one_bin_and_are_never_above_the_maximum():
+    assert bin_of(np.array([0, 1, FLOOR_PS - 1, FLOOR_PS])).tolist() == [0, 1, 1, 1]
+    assert quantiles_of([3, 3]).tolist() == [3.0] * len(SHARES)
+
+
+def test_bins_are_eighths_of_a_doubling():
+    """A minute is far from where logarithms of whole numbers lose their last place."""
+    for octave in range(1, 35):
+        first = 1 + BINS_PER_OCTAVE * octave
+        edge = FLOOR_PS << octave
+
+        assert bin_of(np.array([edge - 1, edge])).tolist() == [first - 1, first]
+
+
+def test_the_longest_waits_share_the_last_bin():
+    assert bin_of(np.array([FLOOR_PS << OCTAVES, 2**62])).tolist() == [BINS - 1] * 2
+
+
+def test_no_jobs_have_no_quantiles():
+    assert np.isnan(quantiles_of([])).all()
+
+
+def test_quantiles_keep_leading_axes_apart():
+    """Each cell has its own."""
+    columns = columns_of([10**6, 10**9], cells=[0, 2], count=3)
+
+    found = quantiles(columns.histogram, columns.maximum, np.array([0.5]))
+
+    assert found.shape == (3, 1)
+    assert found[[0, 2], 0] == pytest.approx([1e6, 1e9], rel=RELATIVE_ERROR)
+    assert np.isnan(found[1, 0])
+
+
+jobs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**12)), max_size=50)
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs)
+def test_counts_sums_and_maxima_are_exact(rows):
+    columns = columns_of([w for _, w in rows], [c for c, _ in rows], 4)
+
+    for cell in range(4):
+        mine = [wait for c, wait in rows if c == cell]
+
+        assert columns.count[cell] == len(mine)
+        assert columns.total[cell] == sum(mine)
+        assert columns.maximum[cell] == max(mine, default=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs)
+def test_one_by_one_is_the_same_as_all_at_once(rows):
+    """`add` fills a block, `extend` counts at once; they may be mixed."""
+    single, mixed = WaitColumns(4), WaitColumns(4)
+    together = columns_of([w for _, w in rows], [c for c, _ in rows], 4)
+    for number, (cell, wait) in enumerate(rows):
+        single.add(cell, wait)
+        if number % 2:
+            mixed.add(cell, wait)
+        else:
+            mixed.extend(np.array([cell]), np.array([wait]))
+
+    for columns in (single, mixed):
+        assert (columns.count == together.count).all()
+        assert (columns.total == together.total).all()
+        assert (columns.maximum == together.maximum).all()
+        assert (columns.histogram == together.histogram).all()
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_a_full_block_is_counted_once(extra):
+    """Just below, at and above the size of a block."""
+    columns = WaitColumns(2)
+    for number in range(BLOCK + extra):
+        columns.add(number % 2, 7)
+
+    assert columns.count.sum() == BLOCK + extra
+    assert columns.total.sum() == 7 * (BLOCK + extra)
+    assert columns.count.sum() == BLOCK + extra
+
+
+def test_a_block_is_emptied_when_it_is_full():
+    """Memory does not grow with the number of jobs."""
+    columns = WaitColumns(1)
+    for _ in range(BLOCK):
+        columns.add(0, 7)
+
+    assert columns.histogram.sum() == BLOCK
+
+
+@pytest.mark.parametrize("figure", ["count", "total", "maximum"])
+def test_every_figure_includes_what_was_just_added(figure):
+    columns = WaitColumns(1)
+    columns.add(0, 5)
+
+    assert getattr(columns, figure).tolist() == [5 if figure != "count" else 1]
