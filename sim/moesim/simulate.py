@@ -4,7 +4,6 @@ Replication ``i`` of a scenario with seed ``s`` is the run with seed ``s + i``; 
 policies of a comparison meet the same seeds, so their differences are paired.
 """
 
-import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,29 +18,24 @@ import numpy as np
 
 from moesim.engine.instance import Instance
 from moesim.engine.play import play
-from moesim.errors import InputError
+from moesim.errors import InputError, Problem
 from moesim.measure.columns import Recorder
-from moesim.measure.compare import compare_paired
-from moesim.measure.files import (
-    read_run,
-    save_comparison,
-    save_run,
-    write_comparison,
-    write_run,
-)
+from moesim.measure.compare import DEFAULT_METRICS, compare_paired
+from moesim.measure.files import read_run, write_comparison, write_run
 from moesim.measure.metrics import summarise
 from moesim.measure.result import Comparison, Result
-from moesim.measure.tables import Tables, concatenate
+from moesim.measure.tables import Tables
 from moesim.measure.tabulate import rank_load, tabulate
-from moesim.plot.figures import ComparisonPlots, Plots
 from moesim.policy.bundle import Policy, make_policy
 from moesim.scenario.build import Parts, build
-from moesim.scenario.load import load
-from moesim.scenario.schema import Scenario
+from moesim.scenario.load import Scenario, load
+from moesim.scenario.pieces import policy_of, setting_of
 
 Progress = Callable[[str, float], None]
 """Told what is being done, and the share of it that is done."""
 LIBRARIES = ("moesim", "numpy", "pandas", "scipy", "simpy")
+LEAST_REPLICATIONS = 8
+"""A comparison without a word about replications makes this many."""
 
 
 def run(
@@ -76,9 +70,8 @@ def run(
     SimulationError
         The simulation could not finish.
     """
-    changes = {"seed": seed, "replications": replications}
-    chosen = _with_policy(_changed(_scenario(scenario), changes), policy)
-    result = _replicate(chosen, progress or _silent)
+    given = _changed(_scenario(scenario), seed=seed, replications=replications)
+    result = _replicate(_candidate(given, policy), progress or _silent)
     if out is None:
         return result
     return replace(result, where=write_run(result, Path(out)))
@@ -107,7 +100,7 @@ def compare(
     baseline : str, optional
         Name of the policy to compare with; default the first.
     metrics : sequence of str, optional
-        Keys of ``result.json`` to compare; default latency and throughput.
+        Keys of ``result.json`` to compare; default latency, throughput and goodput.
     out, progress
         As in `run`.
 
@@ -121,22 +114,25 @@ def compare(
     """
     given = _scenario(scenario)
     count = replications or max(given.replications, LEAST_REPLICATIONS)
-    chosen = _changed(given, {"replications": count})
-    candidates = [_with_policy(chosen, policy) for policy in policies]
+    chosen = _changed(given, replications=count)
+    candidates = [_candidate(chosen, policy) for policy in policies]
     names = _distinct([candidate.policy.name for candidate in candidates])
-    first = _baseline(baseline, names)
+    first = _baseline(baseline or names[0], names)
     results = {
-        name: _replicate(candidate, _part(progress or _silent, number, len(names)))
-        for number, (name, candidate) in enumerate(zip(names, candidates, strict=True))
+        candidate.policy.name: _replicate(
+            candidate, _share(progress or _silent, number, len(names))
+        )
+        for number, candidate in enumerate(candidates)
     }
     summaries = {name: list(result.summaries) for name, result in results.items()}
+    keys = _metrics(metrics, summaries[first][0])
     comparison = Comparison(
-        rows=compare_paired(summaries, first, _metrics(metrics, summaries[first][0])),
+        rows=compare_paired(summaries, first, keys),
         policies=names,
         baseline=first,
         replications=count,
         results=results,
-        figures=ComparisonPlots,
+        figures=_comparison_figures,
     )
     if out is None:
         return comparison
@@ -151,4 +147,181 @@ def open_run(path: Path | str) -> Result:
     InputError
         There is no run at `path`, or it is damaged.
     """
-    return read_run(path, Plots)
+    return read_run(path, _figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A scenario under one policy; the scenario names it where a file could."""
+
+    scenario: Scenario
+    policy: Policy
+
+    @property
+    def text(self) -> str:
+        """The resolved scenario; a comment tells of a policy that no file can name."""
+        text = self.scenario.text()
+        if self.policy.name == self.scenario.policy["name"]:
+            return text
+        return f"# run with the policy {self.policy.name}, given by the caller\n{text}"
+
+
+def _scenario(given: Scenario | str | Path) -> Scenario:
+    return given if isinstance(given, Scenario) else load(given)
+
+
+def _changed(scenario: Scenario, **changes: Any) -> Scenario:
+    asked = {key: value for key, value in changes.items() if value is not None}
+    return scenario.with_(asked) if asked else scenario
+
+
+def _candidate(scenario: Scenario, policy: object) -> Candidate:
+    """Return the scenario under a policy, which it names itself where a file could."""
+    named = isinstance(policy, str) and ":" not in policy
+    if named or isinstance(policy, Mapping):
+        scenario = scenario.with_({"policy": policy})
+        policy = None
+    if policy is None:
+        return Candidate(scenario, policy_of(scenario))
+    return Candidate(scenario, make_policy(policy, setting_of(scenario)))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    if len(names) < 2:
+        raise _refused(f"two policies or more are needed to compare; got {len(names)}")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise _refused(f"policies to compare need different names; {twice[0]!r} twice")
+    return names
+
+
+def _baseline(name: str, names: list[str]) -> str:
+    if name not in names:
+        raise _refused(f"baseline {name!r} is not one of {', '.join(names)}")
+    return name
+
+
+def _metrics(asked: Sequence[str] | None, record: Mapping[str, Any]) -> list[str]:
+    if asked is None:
+        goodput = ["request_goodput"] if record["slo"] else []
+        return [*DEFAULT_METRICS, *goodput]
+    unknown = [key for key in asked if not isinstance(record.get(key), int | float)]
+    if unknown:
+        numbers = [k for k, v in record.items() if isinstance(v, int | float)]
+        raise _refused(f"no metric {unknown[0]!r}; there are {', '.join(numbers)}")
+    return list(asked)
+
+
+def _refused(message: str) -> InputError:
+    return InputError([Problem(message)])
+
+
+def _silent(_: str, __: float) -> None:
+    """Tell nobody."""
+
+
+def _share(progress: Progress, number: int, count: int) -> Progress:
+    """Return a progress that reports one part of `count` parts."""
+
+    def report(label: str, done: float) -> None:
+        progress(label, (number + done) / count)
+
+    return report
+
+
+def _replicate(candidate: Candidate, progress: Progress) -> Result:
+    """Run a candidate once for each replication and put the runs together."""
+    wall, cpu = perf_counter(), process_time()
+    scenario, count = candidate.scenario, candidate.scenario.replications
+    recorders: list[Recorder] = []
+    tables: list[Tables] = []
+    summaries: list[dict[str, Any]] = []
+    for number in range(count):
+        label = f"{candidate.policy.name} {number + 1}/{count}"
+        part = _share(progress, number, count)
+        part(label, 0.0)
+        parts = build(scenario, scenario.seed + number)
+        instance = Instance(
+            parts.system,
+            parts.serving,
+            parts.source,
+            parts.requests,
+            candidate.policy,
+        )
+        recorder = play(instance, lambda done, say=part, name=label: say(name, done))
+        limits = scenario.slo.in_ms()
+        table = tabulate(recorder, number, limits, parts.serving.kv_blocks)
+        recorders.append(recorder)
+        tables.append(table)
+        summaries.append(summarise(table, _facts(candidate, parts, recorder)))
+    return Result(
+        tables=Tables.joined(tables),
+        summaries=summaries,
+        manifest=_manifest(candidate, recorders, (wall, cpu)),
+        scenario_text=candidate.text,
+        traffic=np.stack([recorder.traffic for recorder in recorders]),
+        rank_load=np.stack([rank_load(recorder) for recorder in recorders]),
+        figures=_figures,
+    )
+
+
+def _facts(candidate: Candidate, parts: Parts, recorder: Recorder) -> dict[str, Any]:
+    """Return what a record says besides what was measured."""
+    scenario, system = candidate.scenario, parts.system
+    arrivals = scenario.workload.arrivals
+    concurrency = scenario.workload.max_concurrency
+    return {
+        "backend": "moesim",
+        "label": scenario.name,
+        "policy": candidate.policy.name,
+        "model_id": system.model.name,
+        "gpu": system.topology.gpu.name,
+        "nodes": system.topology.nodes,
+        "num_gpus": system.topology.gpus,
+        "tensor_parallel_size": system.tensor_parallel,
+        "data_parallel_size": system.ranks,
+        "expert_parallel_size": system.topology.gpus,
+        "request_rate": arrivals.get("request_rate"),
+        "burstiness": arrivals.get("burstiness", 1.0),
+        "max_concurrency": concurrency or None,
+        "balancedness_vllm": recorder.balance.vllm,
+        "balancedness_sglang": recorder.balance.sglang,
+        "span_s": recorder.span_s,
+        "warmup_s": scenario.warmup,
+        "slo_ms": scenario.slo.in_ms(),
+    }
+
+
+def _manifest(
+    candidate: Candidate, recorders: Sequence[Recorder], began: tuple[float, float]
+) -> dict[str, Any]:
+    """Return how the result came about; the only place for facts of the wall clock."""
+    scenario = candidate.scenario
+    return {
+        "scenario": scenario.name,
+        "policy": candidate.policy.name,
+        "seed": scenario.seed,
+        "replications": scenario.replications,
+        "engine": scenario.serving.coupling,
+        "event_digests": [recorder.digest() for recorder in recorders],
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "argv": list(sys.argv),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "wall_s": perf_counter() - began[0],
+        "cpu_s": process_time() - began[1],
+    }
+
+
+def _figures(result: Result) -> Any:
+    from moesim.plot.figures import Plots
+
+    return Plots(result)
+
+
+def _comparison_figures(comparison: Comparison) -> Any:
+    from moesim.plot.figures import ComparisonPlots
+
+    return ComparisonPlots(comparison)

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from moesim.engine.clock import FORM, PICK, Clock, instant, ticks, ticks_of
 from moesim.engine.event import budget_ticks
+from moesim.engine.microbatch import TickCost
 from moesim.engine.server import NO_BUDGET, Job, Server
+from moesim.policy.bundle import Policy
+from worlds import batch_of, play_batches, tiny_system
 
 INFINITE = 10**9
 
@@ -23,14 +26,24 @@ def make(service, batch=0, slot=0, key=0.0, done=None):
 
 
 def play(rows, budget=NO_BUDGET, floor=-inf):
-    """Return the jobs of ``(arrival, service, key, batch, slot)`` rows, once served."""
+    """Return the jobs of ``(arrival, service, key, batch, slot)`` rows, once served.
+
+    Those with an odd slot come after whatever ends at the instant of their arrival.
+    """
     clock = Clock()
     server = Server(clock, budget, floor)
     jobs = []
+
+    def early(event):
+        server.submit(event._value)
+
+    def late(event):
+        clock.after(0, early, event._value)
+
     for arrival, service, key, batch, slot in rows:
         job = make(service, batch, slot, key)
         jobs.append(job)
-        clock.after(arrival, lambda event: server.submit(event._value), job)
+        clock.after(arrival, late if slot % 2 else early, job)
     clock.run()
     return jobs
 
@@ -190,7 +203,7 @@ def test_a_job_is_told_when_it_starts_and_when_it_is_done():
 @pytest.mark.parametrize("floor", [-inf, 0.0])
 def test_a_job_that_comes_as_another_ends_takes_part_in_the_choice(floor):
     """All that arrives at an instant is heard before the server chooses."""
-    rows = [(0, 4, 0.0, 0, 0), (1, 4, 2.0, 1, 0), (4, 4, 1.0, 2, 0)]
+    rows = [(0, 4, 0.0, 0, 0), (1, 4, 2.0, 1, 0), (4, 4, 1.0, 2, 1)]
 
     _, waiting, late = play(rows, NO_BUDGET, floor)
 
@@ -209,6 +222,30 @@ def test_what_a_finished_job_sets_off_takes_part_in_the_choice():
     clock.run()
 
     assert (urgent.start, waiting.start) == (3, 4)
+
+
+class Negative:
+    """An order that prefers micro-batch 2."""
+
+    def key(self, batch, view):
+        return -1.0 if batch.batch == 2 else 0.0
+
+
+def test_keys_below_zero_are_obeyed():
+    """Micro-batch 2 reaches GPU 0 as micro-batch 0 leaves it, and passes 1."""
+    costs = []
+    for attention, experts in (([4, 0], 0), ([4, 0], 0), ([0, 4], 4)):
+        nothing = np.zeros((1, 2, 2, 2), np.int64)
+        services = np.zeros((1, 4, 2), np.int64)
+        services[0, 0, 0] = experts
+        each, tail = np.array([attention]), np.zeros(2, np.int64)
+        latency = np.array([1, 1])
+        costs.append(TickCost(each, each, services, nothing, nothing, tail, latency))
+    batches = [batch_of(cost, number) for number, cost in enumerate(costs)]
+
+    done, _ = play_batches(tiny_system(1, 8, 2), batches, Policy(order=Negative()))
+
+    assert done == [4, 12, 8]
 
 
 def test_micro_batches_are_formed_before_a_server_chooses():

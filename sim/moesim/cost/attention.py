@@ -2,8 +2,9 @@
 
 Each `Block` of dense arithmetic is one roofline: all its products see the same rows, so
 their weights and arithmetic add up. Attention cores come on top. All arrays of a
-`PassLoad` are per GPU; with ``tensor_parallel = t`` each of the `t` GPUs of a rank carries
-the rank's figures, does a `t`-th of the heads and weights, and joins a ring all-reduce.
+`PassLoad` are per GPU; with ``tensor_parallel = t`` each of the `t` GPUs of a rank
+carries the rank's figures, does a `t`-th of the heads and weights, and joins a ring
+all-reduce after attention and after a feed-forward network that is shared or dense.
 
 Axes: ``L`` MoE layers, ``G`` GPUs.
 """
@@ -13,15 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from moesim.cost.pass_ import PassLoad
-from moesim.spec.model import ModelSpec
+from moesim.spec.model import AttentionSpec, ModelSpec
+from moesim.spec.parameters import attention_parameters
 from moesim.spec.system import BYTES, System
 from moesim.types import Floats, Ints
 
 ATTENTION_KERNELS = 3
 """Kernels of an attention core: rotate and append, attend, reduce the split cache.
 
-Three launches of 3.7 us are the fixed 11 us of H100's generation_attention table (fitted
-alone: 12.1 us; generation_mla 14.8, context_attention 14.7)."""
+Three launches of 3.7 us are 11 us; the constants of H100's tables, fitted one by one,
+are 12.1 us (generation_attention), 14.8 (generation_mla), 14.7 (context_attention)."""
 _ACTIVATION = 2.0
 """Bytes of an activation between dense products: 16 bits in every engine."""
 
@@ -61,8 +63,8 @@ NOTHING = Block(0.0, 0.0, 0, 0)
 def attention_times(load: PassLoad, system: System) -> tuple[Floats, Floats, Floats]:
     """Return the seconds of everything that runs outside the routed experts.
 
-    A GPU without rows runs a dummy step of one row. Padding rows cost dense arithmetic but
-    no attention core. Durations are on the GPU's own speed.
+    A GPU without rows runs a dummy step of one row. Padding rows cost dense arithmetic
+    but no attention core. Durations are on the GPU's own speed.
 
     Returns
     -------
@@ -93,14 +95,12 @@ class _Layers:
 
 def _layers(model: ModelSpec) -> _Layers:
     """Return how the transformer's layers divide over the MoE layers."""
-    layers, ends = np.arange(model.layers), np.array(model.moe_layers)
-    step = np.searchsorted(ends, layers)
-    size = len(ends) + 1
-    every = model.attention.window_every
-    looks_back = (layers + 1) % every != 0 if every else np.zeros(len(layers), bool)
+    moe_layers = np.array(model.moe_layers)
+    size = len(moe_layers) + 1
+    step = np.searchsorted(moe_layers, np.arange(model.layers))
     total = np.bincount(step, minlength=size)
-    windowed = np.bincount(step[looks_back], minlength=size)
-    moe = np.append(np.ones(len(ends), np.int64), 0)
+    windowed = np.bincount(step[~np.array(model.full_attention)], minlength=size)
+    moe = (np.arange(size) < len(moe_layers)).astype(np.int64)
     return _Layers(*(count[:, None] for count in (total, windowed, total - moe, moe)))
 
 
@@ -122,7 +122,7 @@ def _walk(rows: Ints, load: PassLoad, system: System, layers: _Layers) -> Floats
 
 
 def block_time(rows: Ints, block: Block, system: System) -> Floats:
-    """Return the seconds of a block for each count of rows: a roofline and its launches.
+    """Return the seconds of a block for each count of rows: roofline and launches.
 
     Formats of 8 bits and fewer quantise the input of every product by one more kernel.
     """
@@ -137,26 +137,17 @@ def block_time(rows: Ints, block: Block, system: System) -> Floats:
 def _projections(model: ModelSpec, parts: int) -> Block:
     """Return the products around one attention core, and the two norms of a layer."""
     spec, hidden = model.attention, model.hidden
-    heads = spec.heads / parts
-    norms = Block(0.0, 4.0 * hidden, 0, 2)
+    weights = attention_parameters(hidden, spec, parts)
+    heads, width = spec.heads / parts, 2.0 * hidden
     if spec.kind == "gqa":
-        # Fewer key-value heads than parts: every part keeps one.
-        inner = (heads + 2 * max(spec.kv_heads / parts, 1)) * spec.head_dim
-        value = heads * spec.head_dim
-        return norms + Block(
-            hidden * (inner + value), 2.0 * hidden + inner + value, 2, 0
-        )
+        # In and out of the fused query-key-value product and the output product.
+        width += 2.0 * (heads + _kv_heads(spec, parts)) * spec.head_dim
+        return Block(weights, width + 4.0 * hidden, 2, 2)
     query, value = heads * (spec.nope_dim + spec.rope_dim), heads * spec.head_dim
-    latent = spec.kv_rank + spec.rope_dim
     lifted = heads * (spec.nope_dim + spec.head_dim)
-    narrow = spec.q_rank or hidden
-    shrink = hidden * (spec.q_rank + latent)
-    weights = shrink + narrow * query + spec.kv_rank * lifted + value * hidden
-    width = (
-        2 * hidden + latent + 2 * spec.q_rank + query + lifted + value + spec.kv_rank
-    )
-    # Down (fused), up for queries, both halves of the key-value lift, output; latent norms.
-    return norms + Block(weights, width, 5 if spec.q_rank else 4, 1)
+    width += 2.0 * (spec.q_rank + spec.kv_rank) + spec.rope_dim + query + lifted + value
+    # Down (fused), up for queries, both halves of the key-value lift, and output.
+    return Block(weights, width + 4.0 * hidden, 5 if spec.q_rank else 4, 3)
 
 
 def _gate(model: ModelSpec, parts: int) -> Block:
@@ -197,10 +188,10 @@ def _windowed(load: PassLoad, window: int) -> tuple[Ints, Ints]:
 def _core(attended: Ints, kv_read: Ints, system: System) -> Floats:
     """Return the seconds of one layer's attention core.
 
-    Decode meets each cached token once, so `kv_read` of the pairs are decode's: a roofline
-    of arithmetic and streaming the cache. The pairs beyond are prefill's, priced by
-    arithmetic; engines run the two as separate kernels. Prompts of one chunk count their
-    first `kv_read` pairs as decode, an error of one part in the chunk's length.
+    A decoded token meets each cached token once, so `kv_read` of the pairs are
+    decode's: a roofline of arithmetic and streaming the cache. The pairs beyond are
+    prefill's, priced by arithmetic; engines run the two as separate kernels. A chunk of
+    a prompt counts one row of its pairs as decode, one part in the chunk's length.
     """
     gpu = system.topology.gpu
     prefill, decode, cached = _per_pair(system)
@@ -212,21 +203,25 @@ def _core(attended: Ints, kv_read: Ints, system: System) -> Floats:
 
 
 def _per_pair(system: System) -> tuple[float, float, float]:
-    """Return multiplications per pair in prefill and decode, and bytes per cached token.
+    """Return multiplications per pair (prefill, decode) and bytes per cached token.
 
-    MLA decodes in the latent space (all heads share one cached vector) and prefills with
-    the keys and values spelt out, as DeepSeek-V2 (arXiv 2405.04434, section 2.1) does.
+    MLA decodes in the latent space (all heads share one cached vector) and prefills
+    with keys and values spelt out, as DeepSeek-V2 (arXiv 2405.04434, section 2.1) does.
     """
     spec, parts = system.model.attention, system.tensor_parallel
     size = BYTES[system.precision.kv]
     heads = spec.heads / parts
     if spec.kind == "gqa":
         pair = heads * 2.0 * spec.head_dim
-        kept = max(spec.kv_heads / parts, 1)
-        return pair, pair, 2.0 * kept * spec.head_dim * size
+        return pair, pair, 2.0 * _kv_heads(spec, parts) * spec.head_dim * size
     spelt = heads * (spec.nope_dim + spec.rope_dim + spec.head_dim)
     latent = heads * (2.0 * spec.kv_rank + spec.rope_dim)
     return spelt, latent, (spec.kv_rank + spec.rope_dim) * size
+
+
+def _kv_heads(spec: AttentionSpec, parts: int) -> float:
+    """Return key-value heads on one of `parts` GPUs: at least one, maybe a copy."""
+    return max(spec.kv_heads / parts, 1.0)
 
 
 def _all_reduce(rows: Ints, system: System) -> Floats:
@@ -234,5 +229,6 @@ def _all_reduce(rows: Ints, system: System) -> Floats:
     parts, gpu = system.tensor_parallel, system.topology.gpu
     if parts == 1:
         return np.zeros(len(rows))
-    share = 2.0 * (parts - 1) / parts * system.model.hidden * _ACTIVATION
-    return rows * (share / gpu.allreduce_rate) + gpu.nvlink_latency_s + gpu.launch_s
+    row_bytes = 2.0 * (parts - 1) / parts * system.model.hidden * _ACTIVATION
+    moved = rows.astype(float) * row_bytes
+    return moved / gpu.allreduce_rate + gpu.nvlink_latency_s

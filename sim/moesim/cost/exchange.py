@@ -46,11 +46,11 @@ class _Hops:
 def copies(slots: Slots, source: Ints, system: System) -> tuple[Ints, Ints]:
     """Return how many token copies each port sends and receives during dispatch.
 
-    With the ``normal`` kernel a token goes once to each other node that needs it, over the
-    NIC, to the GPU of the source's local index; from there (on its own node: from the
-    source) it goes over NVLink once to each other GPU that needs it. With ``low_latency``
-    it goes once for each choice, straight to the choice's GPU: over NVLink on the same
-    node, the source itself included, otherwise over the NIC.
+    With the ``normal`` kernel a token goes once to each other node that needs it, over
+    the NIC, to the GPU of the source's local index; from there (on its own node: from
+    the source) it goes over NVLink once to each other GPU that needs it. With
+    ``low_latency`` it goes once for each choice, straight to the choice's GPU: over
+    NVLink on the same node, the source itself included, otherwise over the NIC.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def copies(slots: Slots, source: Ints, system: System) -> tuple[Ints, Ints]:
 
 
 def traffic(slots: Slots, source: Ints, system: System) -> Ints:
-    """Return ``(C, G, G)``: dispatch copies from GPU to GPU, hop by hop, over all layers.
+    """Return ``(C, G, G)``: dispatch copies from GPU to GPU, hop by hop, all layers.
 
     Rows are senders. Its row and column sums are what `copies` counts at the ports; the
     transpose is combine.
@@ -98,7 +98,7 @@ def slot_counts(slots: Slots, system: System) -> Ints:
 
 
 def _count(key: Ints, uses: Bools, size: int) -> Ints:
-    """Return how often each key below `size` is used; a 1-D key is shared by all rows."""
+    """Return how often each key below `size` is used; rows share a 1-D key."""
     if key.ndim == 1:
         return np.bincount(key, uses.sum(axis=0), size).astype(np.int64)
     # Unused keys go to a bin of their own: four times faster than leaving them out.
@@ -143,7 +143,7 @@ def _normal(
 
 
 def _first_of_kind(rows: _Small) -> Bools:
-    """Return ``(k, N)``: whether no earlier row of the same column has the same value."""
+    """Return ``(k, N)``: whether no earlier row of that column has the same value."""
     first = np.ones(rows.shape, bool)
     for later in range(1, len(rows)):
         for earlier in range(later):

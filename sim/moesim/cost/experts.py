@@ -1,8 +1,8 @@
 """How long routed experts take: a roofline with a fixed price per activated expert.
 
-An expert is three matrices of ``hidden x expert_width`` (gate, up, down). Its weights are
-read once per job however few tokens it has, so small batches are bound by memory and a
-token more costs next to nothing.
+An expert is three matrices of ``hidden x expert_width`` (gate, up, down). Its weights
+are read once per job however few tokens it has, so small batches are bound by memory
+and a token more costs next to nothing.
 
 Axes: ``S`` slots of a GPU, ``G`` GPUs; leading axes (``L`` layers) are free.
 """
@@ -19,18 +19,17 @@ EXPERT_KERNELS = 6
 """Kernels of one launch of experts: permute, quantise, gate-up, activate, down, reduce.
 
 Six launches of 3.7 us are the 22.6 us that remain of H100's decode tables (SGLang
-wideep_generation_moe, DeepEP kernels) after 16.3 us per activated expert.
+wideep_generation_moe, DeepEP kernels) after 16.2 us per activated expert.
 """
 
 
 def expert_time(tokens: NDArray[Any], system: System) -> Floats:
     """Return the seconds of every expert job; a slot without tokens has none.
 
-    ``max(2 m 3hf / F, (3hf w + m (2h + 3f) a) / B)`` for ``m`` tokens, hidden width ``h``,
-    expert width ``f``, ``w`` bytes per weight, ``a`` bytes per activation: weights, input,
-    output and the three inner vectors are moved once. The launch comes on top, once per
-    slot with `per_expert` kernels; a `grouped` kernel charges it to the GPU's first slot
-    that has tokens.
+    ``max(2 m 3hf / F, b (3hf + m (2h + 3f)) / B)`` for ``m`` tokens, widths ``h`` and
+    ``f`` of model and expert, and ``b`` bytes per element: weights, input, output and
+    three inner vectors are moved once. The launch comes on top, once per slot with
+    `per_expert` kernels; a `grouped` kernel charges the GPU's first slot with tokens.
 
     Parameters
     ----------
@@ -57,9 +56,9 @@ def expected_expert_time(mean: NDArray[Any], system: System) -> Floats:
     """Return the seconds to expect of expert jobs whose tokens are Poisson.
 
     A slot with a mean of ``m`` tokens is activated, and pays for its weights, with
-    probability ``1 - exp(-m)``. A `grouped` launch is paid with the probability that the
-    GPU has any token, and spread over its slots. Exact where an expert is bound by memory
-    alone or by arithmetic alone; between them it is a lower bound (Jensen).
+    probability ``1 - exp(-m)``. A `grouped` launch is paid with the probability that
+    the GPU has any token, and spread over its slots. Exact where an expert is bound by
+    memory alone or by arithmetic alone; between them it is a lower bound (Jensen).
 
     Parameters
     ----------
@@ -83,14 +82,9 @@ def expected_expert_time(mean: NDArray[Any], system: System) -> Floats:
     return _on_gpus(work + launches * _launch(system), system)
 
 
-def expert_params(system: System) -> int:
-    """Return the weights of one routed expert."""
-    return 3 * system.model.hidden * system.model.expert_width
-
-
 def _fixed(system: System) -> float:
     """Return the seconds it takes to read one expert's weights."""
-    stored = expert_params(system) * BYTES[system.precision.experts]
+    stored = system.model.expert_parameters * BYTES[system.precision.experts]
     return stored / system.topology.gpu.memory_rate
 
 
@@ -104,7 +98,7 @@ def _moved(tokens: NDArray[Any], system: System) -> Floats:
 def _compute(tokens: NDArray[Any], system: System) -> Floats:
     """Return the seconds of each slot's arithmetic."""
     rate = system.topology.gpu.expert_rate(system.precision.experts)
-    return tokens * (2.0 * expert_params(system) / rate)
+    return tokens * (2.0 * system.model.expert_parameters / rate)
 
 
 def _launch(system: System) -> float:

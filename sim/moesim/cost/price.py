@@ -1,6 +1,6 @@
 """What a whole pass costs: every part priced, put together for an engine.
 
-Axes: ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs, ``P`` phases, ``C`` port classes.
+Axes: ``L`` MoE layers, ``G`` GPUs, ``P`` phases, ``C`` port classes.
 """
 
 import numpy as np

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from moesim.measure.balance import Balance
 from moesim.measure.waits import WaitColumns
 from moesim.spec.system import System
 from moesim.types import Floats, Ints
@@ -48,8 +49,8 @@ class PassRecord:
         How many of each it carried.
     parts : (7, G) array of int
         Picoseconds of each of `PARTS` on each GPU; columns sum to ``done - admitted``.
-    useful, slot_tokens, slot_jobs, slot_service : arrays of int
-        ``(G,)`` useful compute, then ``(L, S, G)`` tokens, jobs and service.
+    useful, slot_tokens, slot_service : arrays of int
+        ``(G,)`` useful compute, then ``(L, S, G)`` tokens and service.
     source_tokens, source_padding : (G,) arrays of int
         Rows that entered the pass at each GPU.
     sent, received, tx, rx : (P, C, G) arrays
@@ -123,11 +124,11 @@ class Recorder:
         self.system = system
         self.requests = RequestColumns(requests)
         self.waits = WaitColumns(layers * slots * gpus)
+        self.balance = Balance()
         self.passes: list[tuple[int, ...]] = []
         self.parts: Ints = np.zeros((len(PARTS), gpus), np.int64)
         self.useful: Ints = np.zeros(gpus, np.int64)
         self.slot_tokens: Ints = np.zeros((layers, slots, gpus), np.int64)
-        self.slot_jobs: Ints = np.zeros((layers, slots, gpus), np.int64)
         self.slot_service: Ints = np.zeros((layers, slots, gpus), np.int64)
         self.source_tokens: Ints = np.zeros(gpus, np.int64)
         self.source_padding: Ints = np.zeros(gpus, np.int64)
@@ -155,7 +156,7 @@ class Recorder:
         self.parts += record.parts
         self.useful += record.useful
         self.slot_tokens += record.slot_tokens
-        self.slot_jobs += record.slot_service > 0
+        self.balance.add(record.slot_tokens.sum(axis=1))
         self.slot_service += record.slot_service
         self.source_tokens += record.source_tokens
         self.source_padding += record.source_padding
@@ -165,6 +166,11 @@ class Recorder:
         self.bytes += np.stack([record.sent, record.received])
         self.port_busy += np.stack([record.tx, record.rx])
         self.traffic += record.traffic
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the start to the end of the last request."""
+        return self.span / 1e12
 
     def digest(self) -> str:
         """Return a hash of every pass and every request's times, in order.

@@ -116,7 +116,7 @@ def gpu_names() -> tuple[str, ...]:
 
 def _presets() -> dict[str, dict[str, Any]]:
     """Return the fields of every packaged GPU by name."""
-    from ruamel.yaml import YAML  # noqa: PLC0415  slow to import
+    from ruamel.yaml import YAML
 
     text = (files("moesim.spec") / "presets" / "gpus.yaml").read_text(encoding="utf-8")
     presets: dict[str, dict[str, Any]] = YAML(typ="safe", pure=True).load(text)["gpus"]

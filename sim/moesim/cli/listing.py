@@ -1,0 +1,92 @@
+"""``moesim list``: what a scenario can name, read from the registries themselves."""
+
+from collections.abc import Sequence
+from inspect import getdoc
+from pathlib import Path
+from typing import Any
+
+from moesim.policy.bundle import policy_parameters
+from moesim.policy.order import ORDERS
+from moesim.routing.catalogue import SOURCES
+from moesim.spec.catalogue import load_model, model_names
+from moesim.spec.hardware import load_gpu, gpu_names
+from moesim.spec.parameters import count_parameters
+from moesim.units import format_bandwidth, format_binary_bytes
+
+FOLDER = Path("scenarios")
+
+
+def listing(kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return name and description of everything of these kinds."""
+    makers = {
+        "models": _models,
+        "gpus": _gpus,
+        "policies": _policies,
+        "routing": _routing,
+        "scenarios": _scenarios,
+    }
+    return {kind: makers[kind]() for kind in kinds}
+
+
+def text(found: dict[str, dict[str, str]]) -> str:
+    """Return a listing as aligned lines under a heading each."""
+    lines: list[str] = []
+    for kind, entries in found.items():
+        width = max((len(name) for name in entries), default=0)
+        lines += [f"{kind}:"]
+        lines += [f"  {name:<{width}}  {said}" for name, said in entries.items()]
+        lines += ["  (none)"] if not entries else []
+    return "\n".join(lines)
+
+
+def _models() -> dict[str, str]:
+    return {name: _model(name) for name in model_names()}
+
+
+def _model(name: str) -> str:
+    model = load_model(name)
+    total = count_parameters(model).total / 1e9
+    shared = ", shared expert" if model.shared_width else ""
+    return (
+        f"{total:.1f} B parameters, {len(model.moe_layers)} of {model.layers} layers "
+        f"MoE, {model.experts} experts, top {model.top_k}{shared}"
+    )
+
+
+def _gpus() -> dict[str, str]:
+    found = {}
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        memory = format_binary_bytes(gpu.hbm_bytes)
+        speed = format_bandwidth(gpu.hbm_bandwidth)
+        found[name] = f"{memory} at {speed}, {gpu.bf16_flops / 1e12:.0f} bf16 TFLOPS"
+    return found
+
+
+def _policies() -> dict[str, str]:
+    found = {}
+    for name, kind in ORDERS.items():
+        parameters = ", ".join(policy_parameters(name))
+        found[name] = first_line(kind) + (f" ({parameters})" if parameters else "")
+    return found
+
+
+def _routing() -> dict[str, str]:
+    return {name: first_line(kind) for name, kind in SOURCES.items()}
+
+
+def first_line(thing: Any) -> str:
+    """Return the first line of something's documentation."""
+    return (getdoc(thing) or "").split("\n")[0]
+
+
+def _scenarios() -> dict[str, str]:
+    """Return the scenarios below the working directory, with their questions."""
+    files = sorted(FOLDER.glob("*.yaml"))
+    return {path.stem: question(path) for path in files}
+
+
+def question(path: Path) -> str:
+    """Return the comment in a scenario's first line."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline(500).strip().lstrip("# ")

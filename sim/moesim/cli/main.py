@@ -1,0 +1,254 @@
+"""The command line: ``moesim run``, ``compare``, ``validate``, ``list``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from moesim import __version__
+from moesim.cli.terminal import note, orderly, progress, show, show_json, show_problems
+from moesim.errors import InputError, Problem
+
+app = typer.Typer(
+    name="moesim",
+    help="Simulate Mixture-of-Experts inference clusters.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+RESULTS = Path("results")
+
+ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (YAML file).")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of all randomness.")]
+Runs = Annotated[
+    int | None, typer.Option("--replications", "-n", min=1, help="Independent runs.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value: a.b=c."),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Write exactly here, not below results/.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no screen.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where a fault happened.")]
+Rate = Annotated[float | None, typer.Option("--request-rate", help="Requests/s.")]
+Prompts = Annotated[int | None, typer.Option("--num-prompts", help="Requests.")]
+Inside = Annotated[
+    int | None, typer.Option("--max-concurrency", help="Unfinished requests at most.")
+]
+
+
+def _version(value: bool) -> None:
+    if value:
+        show(f"moesim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Version.")
+    ] = False,
+) -> None:
+    """Simulate Mixture-of-Experts inference clusters."""
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    policy: Annotated[
+        str | None, typer.Option(help="Policy: a name, or module:Class of your own.")
+    ] = None,
+    seed: Seed = None,
+    replications: Runs = None,
+    settings: Settings = None,
+    request_rate: Rate = None,
+    num_prompts: Prompts = None,
+    max_concurrency: Inside = None,
+    label: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
+    out: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Simulate one scenario and show latency, throughput and where time goes."""
+    with orderly(debug=debug):
+        shortcuts = {
+            "request_rate": request_rate,
+            "num_prompts": num_prompts,
+            "max_concurrency": max_concurrency,
+            "name": label,
+            "seed": seed,
+            "replications": replications,
+        }
+        chosen = _load(scenario, settings, shortcuts)
+        _check_out(out)
+        from moesim import simulate
+        from moesim.measure.files import save_run
+
+        with progress(quiet=quiet or as_json) as report:
+            result = simulate.run(chosen, policy=_policy(policy), progress=report, out=out)
+            if out is None:
+                result = save_run(result, RESULTS)
+        _show_run(result, chosen, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def compare(
+    scenario: ScenarioFile,
+    policies: Annotated[str, typer.Option(help="Comma-separated policies.")],
+    replications: Runs = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Policy to compare with (default: the first).")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Comma-separated keys of result.json.")
+    ] = None,
+    seed: Seed = None,
+    settings: Settings = None,
+    request_rate: Rate = None,
+    num_prompts: Prompts = None,
+    max_concurrency: Inside = None,
+    out: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run several policies on the same traffic and show paired differences."""
+    with orderly(debug=debug):
+        shortcuts = {
+            "request_rate": request_rate,
+            "num_prompts": num_prompts,
+            "max_concurrency": max_concurrency,
+            "seed": seed,
+        }
+        chosen = _load(scenario, settings, shortcuts)
+        _check_out(out)
+        from moesim import simulate
+        from moesim.measure.files import save_comparison
+
+        with progress(quiet=quiet or as_json) as report:
+            comparison = simulate.compare(
+                chosen,
+                [_policy(name) for name in _words(policies)],
+                replications=replications,
+                baseline=baseline,
+                metrics=_words(metric) if metric else None,
+                progress=report,
+                out=out,
+            )
+            if out is None:
+                comparison = save_comparison(comparison, RESULTS)
+        _show_comparison(comparison, chosen, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="Scenario files.")],
+    form: Annotated[
+        str, typer.Option("--format", help="text, json or github.")
+    ] = "text",
+    debug: Debug = False,
+) -> None:
+    """Check scenario files; nothing is run."""
+    with orderly(debug=debug):
+        from moesim.cli.validate import FORMS, check_files
+
+        if form not in FORMS:
+            message = f"--format is one of {', '.join(FORMS)}; got {form!r}"
+            raise InputError([Problem(message)])
+        raise SystemExit(check_files(files, form))
+
+
+@app.command("list")
+def list_(
+    models: Annotated[bool, typer.Option("--models", help="Model presets.")] = False,
+    gpus: Annotated[bool, typer.Option("--gpus", help="GPU presets.")] = False,
+    policies: Annotated[bool, typer.Option("--policies", help="Policies.")] = False,
+    routing: Annotated[bool, typer.Option("--routing", help="Routing.")] = False,
+    scenarios: Annotated[bool, typer.Option("--scenarios", help="Scenarios here.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List what a scenario can name; without options, everything."""
+    with orderly(debug=debug):
+        from moesim.cli.listing import listing, text
+
+        asked = {
+            "models": models,
+            "gpus": gpus,
+            "policies": policies,
+            "routing": routing,
+            "scenarios": scenarios,
+        }
+        found = listing([name for name, yes in asked.items() if yes] or list(asked))
+        if as_json:
+            show_json(found)
+        else:
+            show(text(found))
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _load(path: Path, settings: list[str] | None, shortcuts: dict[str, Any]) -> Any:
+    from moesim.scenario.load import load, parse_setting
+
+    scenario = load(path)
+    changes = dict(parse_setting(text) for text in settings or [])
+    changes |= {key: value for key, value in shortcuts.items() if value is not None}
+    return scenario.with_(changes) if changes else scenario
+
+
+def _check_out(out: Path | None) -> None:
+    """Refuse a folder that cannot be written before anything is simulated."""
+    from moesim.measure.folder import check_target
+
+    if out is not None:
+        check_target(out)
+
+
+def _policy(name: str | None) -> str | None:
+    """Return the policy, with classes beside the working directory importable."""
+    if name is not None and ":" in name:
+        import sys
+
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+    return name
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _show_run(result: Any, scenario: Any, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        show_json({**result.summary, "ci95": result.ci95, "where": str(result.where)})
+    elif not quiet:
+        from moesim.cli.screens import run_screen, saved
+
+        counts = scenario.seed, scenario.replications
+        show(run_screen(result.summary, result.ci95, *counts))
+        show(saved(result.where, "result.json, requests.parquet, plots/*.png, ..."))
+
+
+def _show_comparison(
+    comparison: Any, scenario: Any, *, as_json: bool, quiet: bool
+) -> None:
+    table = comparison.to_dict()
+    if as_json:
+        show_json({**table, "where": str(comparison.where)})
+    elif not quiet:
+        from moesim.cli.screens import compare_screen, saved
+
+        show(compare_screen(table, scenario.name))
+        show(saved(comparison.where, "compare.csv, compare.json, plots/*.png"))
+
+
+__all__ = ["app", "main", "note", "show_problems"]

@@ -1,0 +1,106 @@
+"""The terminal: results on stdout, everything else on stderr, and the exit codes."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isfinite
+from time import monotonic
+from typing import Any
+
+from moesim.errors import InputError, Problem, SimulationError
+
+BAD_INPUT, UNFINISHED, INTERRUPTED, BROKEN = 2, 3, 130, 70
+PATIENCE_S = 1.0
+"""Work shorter than this shows no progress."""
+Progress = Callable[[str, float], None]
+
+
+def show(text: str) -> None:
+    """Print a result."""
+    print(text)
+
+
+def note(text: str) -> None:
+    """Print a message that is no result."""
+    print(text, file=sys.stderr)
+
+
+def show_json(value: Any) -> None:
+    """Print one JSON object, with null for numbers that do not exist."""
+    print(json.dumps(_plain(value), indent=2, sort_keys=True))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+@contextmanager
+def orderly(*, debug: bool) -> Iterator[None]:
+    """Turn exceptions into messages and exit codes; no traceback unless asked for."""
+    try:
+        yield
+    except InputError as error:
+        show_problems(error.problems)
+        raise SystemExit(BAD_INPUT) from None
+    except SimulationError as error:
+        note(f"error: {error}")
+        raise SystemExit(UNFINISHED) from None
+    except KeyboardInterrupt:
+        note("interrupted: nothing was written")
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(0) from None
+    except Exception as error:
+        if debug:
+            raise
+        note(f"error: {type(error).__name__}: {error}")
+        note("this is a fault of moesim; --debug shows where it happened")
+        raise SystemExit(BROKEN) from None
+
+
+def show_problems(problems: tuple[Problem, ...]) -> None:
+    """Print every problem as compilers do, with the line and a caret, then the count."""
+    for problem in problems:
+        note(str(problem))
+        if problem.source and problem.line:
+            note(f"{problem.line:>5} | {problem.source}")
+            note(f"      | {' ' * (problem.column - 1)}^")
+    files = list(dict.fromkeys(problem.where for problem in problems if problem.where))
+    count = f"{len(problems)} error{'s' * (len(problems) != 1)}"
+    if len(problems) > 1 or files:
+        note(f"{count}{' in ' + ', '.join(files) if files else ''}")
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Progress | None]:
+    """Give a progress display on stderr, if it is a terminal and work takes a while."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Display
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Display(*columns, console=Console(stderr=True), transient=True) as display:
+        began = monotonic()
+        task = display.add_task("", total=1.0, visible=False)
+
+        def report(label: str, done: float) -> None:
+            late = monotonic() - began > PATIENCE_S
+            display.update(task, description=label, completed=done, visible=late)
+
+        yield report

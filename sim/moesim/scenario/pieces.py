@@ -1,0 +1,281 @@
+"""A scenario's sections, each made into the thing it describes.
+
+Every maker raises `InputError`; keys in its problems are relative to the section that
+`CHECKS` names beside it, so a loader can point at the line.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, replace
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from moesim.cost.memory import kv_capacity_blocks
+from moesim.errors import InputError, Problem
+from moesim.policy.bundle import Policy, Setting, make_policy
+from moesim.routing.catalogue import SOURCES
+from moesim.routing.source import RoutingSource
+from moesim.scenario.quantities import expanded, shown
+from moesim.scenario.schema import Sections, Table
+from moesim.spec.catalogue import load_model
+from moesim.spec.hardware import load_gpu
+from moesim.spec.model import ModelSpec
+from moesim.spec.placement import PLACEMENTS
+from moesim.spec.serving import ServingSpec
+from moesim.spec.system import Precision, System
+from moesim.spec.topology import Topology
+from moesim.workload.arrivals import ARRIVALS, Arrivals, TraceArrivals
+from moesim.workload.generate import Phases, WorkloadSpec
+from moesim.workload.lengths import LENGTHS, Lengths, TraceLength
+from moesim.workload.traces import Trace, read_trace
+
+GIVEN = ("layers", "experts", "top_k", "groups", "top_groups", "seed")
+"""Fields of a routing source that the model and the seed decide."""
+
+
+class Located(Protocol):
+    """A routing source that replays sequences of recorded lengths."""
+
+    sequence_lengths: Any
+
+
+def model_of(scenario: Sections) -> ModelSpec:
+    """Return the model: a preset, or a Hugging Face ``config.json``."""
+    name = scenario.model
+    return load_model(str(expanded(name)) if "${" in name else name)
+
+
+def topology_of(scenario: Sections) -> Topology:
+    """Return the cluster."""
+    section = scenario.cluster
+    gpu = load_gpu(section.gpu)
+    count = section.nodes * section.gpus_per_node
+    problems = []
+    if count % section.tensor_parallel:
+        message = f"{section.tensor_parallel} does not divide the {count} GPUs"
+        problems.append(Problem(message, key="tensor_parallel"))
+    for number in section.speed:
+        if number >= count:
+            message = f"there is no GPU {number}: they are numbered 0 to {count - 1}"
+            problems.append(Problem(message, key=f"speed.{number}"))
+    if problems:
+        raise InputError(problems)
+    speed = tuple(section.speed.get(gpu_number, 1.0) for gpu_number in range(count))
+    return Topology(
+        gpu, section.nodes, section.gpus_per_node, speed if section.speed else ()
+    )
+
+
+def system_of(scenario: Sections) -> System:
+    """Return everything that is fixed while the instance serves."""
+    model, topology = model_of(scenario), topology_of(scenario)
+    place = PLACEMENTS[scenario.placement.name]
+    spare = scenario.placement.redundant_experts
+    return System(
+        model=model,
+        topology=topology,
+        placement=place(len(model.moe_layers), model.experts, topology.gpus, spare),
+        precision=Precision(**scenario.precision.model_dump()),
+        dispatch=scenario.kernels.dispatch,
+        experts=scenario.kernels.experts,
+        tensor_parallel=scenario.cluster.tensor_parallel,
+    )
+
+
+def source_of(scenario: Sections, model: ModelSpec, seed: int) -> RoutingSource:
+    """Return what routes the tokens."""
+    table = dict(scenario.routing)
+    if "hot" in table:
+        table["hot"] = _hot(table["hot"])
+    _expand(table)
+    given = {
+        "layers": len(model.moe_layers),
+        "experts": model.experts,
+        "top_k": model.top_k,
+        "groups": model.groups,
+        "top_groups": model.top_groups,
+        "seed": seed,
+    }
+    return make(SOURCES, "name", table, given)
+
+
+def workload_of(scenario: Sections) -> WorkloadSpec:
+    """Return what arrives, in words."""
+    section = scenario.workload
+    phases = section.phases
+    return WorkloadSpec(
+        num_prompts=section.num_prompts,
+        arrivals=arrivals_of(scenario),
+        input_len=length_of(section.input_len, "input_tokens"),
+        output_len=length_of(section.output_len, "output_tokens"),
+        classes=tuple(section.classes.items()),
+        max_concurrency=section.max_concurrency,
+        phases=Phases(phases.share, phases.mean_requests) if phases else None,
+    )
+
+
+def arrivals_of(scenario: Sections) -> Arrivals:
+    """Return the law of arrival; a trace is read from its file."""
+    table = dict(scenario.workload.arrivals)
+    if table.get("type") != "trace":
+        return make(ARRIVALS, "type", table, {})
+    trace = _trace(table, {"type", "path", "format", "speedup", "request_rate"})
+    if len(trace) < scenario.workload.num_prompts:
+        message = f"the trace has {len(trace)} requests, fewer than workload.num_prompts"
+        raise InputError([Problem(f"{message} ({scenario.workload.num_prompts})", key="path")])
+    pace = {key: table[key] for key in ("speedup", "request_rate") if key in table}
+    return TraceArrivals(trace, **pace)
+
+
+def length_of(table: Table, column: str) -> Lengths:
+    """Return a law of lengths; a trace's are read from its file."""
+    if table.get("type") == "trace":
+        return TraceLength(getattr(_trace(table, {"type", "path", "format"}), column))
+    return make(LENGTHS, "type", dict(table), {})
+
+
+def policy_of(scenario: Sections) -> Policy:
+    """Return the policy, with the roles that the serving section names."""
+    name = scenario.policy.get("name")
+    if isinstance(name, str) and ":" in name:
+        message = (
+            f"{shown(name)} is code, which a scenario file may not name; use "
+            "`--policy module:Class` or the Python interface"
+        )
+        raise InputError([Problem(message, key="name")])
+    return make_policy(scenario.policy, setting_of(scenario))
+
+
+def setting_of(scenario: Sections) -> Setting:
+    """Return the roles that the serving section names."""
+    serving = scenario.serving
+    return Setting(serving.assign, serving.replica, serving.stage_width)
+
+
+def serving_of(scenario: Sections, system: System) -> ServingSpec:
+    """Return the batching limits, with a KV pool as large as memory allows."""
+    section = scenario.serving
+    names = {item.name for item in fields(ServingSpec)} - {"kv_blocks"}
+    serving = ServingSpec(**section.model_dump(include=names))
+    if section.kv_blocks == "auto":
+        blocks = kv_capacity_blocks(system, serving, section.gpu_memory_utilization)
+    else:
+        blocks = section.kv_blocks
+    return replace(serving, kv_blocks=blocks)
+
+
+def sequence_lengths(source: RoutingSource) -> Any:
+    """Return the lengths of a replayed log's sequences, or None."""
+    return getattr(source, "sequence_lengths", None)
+
+
+def make(
+    known: Mapping[str, Callable[..., Any]], tag: str, table: Table, given: Table
+) -> Any:
+    """Return what a table describes: the maker its `tag` names, called with the rest.
+
+    Parameters
+    ----------
+    known : mapping of str to dataclass
+        Makers by name.
+    tag, table : str, dict
+        The key that names the maker, and all keys.
+    given : dict
+        Arguments that no table may give.
+    """
+    name = table.pop(tag, None)
+    if not isinstance(name, str) or name not in known:
+        raise InputError([Problem(_unknown(name, list(known)), key=tag)])
+    maker = known[name]
+    parameters = {
+        item.name: item for item in _fields(maker) if item.init and item.name not in GIVEN
+    }
+    problems = [
+        Problem(f"unknown key for {name}: {_unknown(key, list(parameters))}", key=str(key))
+        for key in table
+        if key not in parameters
+    ]
+    missing = [key for key, item in parameters.items() if _required(item, key, table)]
+    problems += [Problem(f"{name} needs {key}", key=tag) for key in missing]
+    if problems:
+        raise InputError(problems)
+    try:
+        return maker(**table, **given)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise InputError([Problem(str(error), key=tag)]) from None
+
+
+def _fields(maker: Any) -> tuple[Field[Any], ...]:
+    return fields(maker)
+
+
+def _required(item: Field[Any], key: str, table: Table) -> bool:
+    free = item.default is MISSING and item.default_factory is MISSING
+    return free and key not in table
+
+
+def _unknown(name: object, known: list[str]) -> str:
+    close = get_close_matches(str(name), known, 1, 0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{shown(name)} is not one of {', '.join(known) or 'any: it takes none'}{hint}"
+
+
+def _trace(table: Table, allowed: set[str]) -> Trace:
+    problems = [
+        Problem(f"unknown key for trace: {_unknown(key, sorted(allowed))}", key=str(key))
+        for key in table
+        if key not in allowed
+    ]
+    if not isinstance(table.get("path"), str):
+        problems.append(Problem("trace needs path", key="type"))
+    if problems:
+        raise InputError(problems)
+    copy = dict(table)
+    _expand(copy)
+    return read_trace(copy["path"], table.get("format", "auto"))
+
+
+def _expand(table: Table) -> None:
+    """Put the values of environment variables into the table's path."""
+    if isinstance(table.get("path"), str):
+        try:
+            table["path"] = str(expanded(table["path"]))
+        except ValueError as error:
+            raise InputError([Problem(str(error), key="path")]) from None
+
+
+def _hot(value: Any) -> tuple[tuple[int, int], ...]:
+    """Return ``[{layer: 2, expert: 5}]`` as pairs."""
+    problem = "a list of {layer: ..., expert: ...} is expected"
+    if not isinstance(value, list | tuple):
+        raise InputError([Problem(f"{problem}; got {shown(value)}", key="hot")])
+    pairs = []
+    for number, item in enumerate(value):
+        whole = isinstance(item, dict) and set(item) == {"layer", "expert"}
+        if not whole or not all(type(part) is int for part in item.values()):
+            raise InputError([Problem(f"{problem}; got {item!r:.60}", key=f"hot.{number}")])
+        pairs.append((item["layer"], item["expert"]))
+    return tuple(pairs)
+
+
+CHECKS: tuple[tuple[tuple[str, ...], Callable[[Sections], object]], ...] = (
+    (("model",), model_of),
+    (("cluster",), topology_of),
+    (("workload", "arrivals"), arrivals_of),
+    (
+        ("workload", "input_len"),
+        lambda s: length_of(s.workload.input_len, "input_tokens"),
+    ),
+    (
+        ("workload", "output_len"),
+        lambda s: length_of(s.workload.output_len, "output_tokens"),
+    ),
+    (("policy",), policy_of),
+)
+"""Sections that can be made on their own, and their makers."""
+CROSS_CHECKS: tuple[tuple[tuple[str, ...], Callable[[Sections], object]], ...] = (
+    (("placement",), system_of),
+    (("routing",), lambda s: source_of(s, model_of(s), s.seed)),
+    (("workload",), workload_of),
+    (("serving",), lambda s: serving_of(s, system_of(s))),
+)
+"""Sections that need the others, checked once those are right."""

@@ -1,0 +1,82 @@
+"""From a validator's complaints to problems that name the place and the nearest name."""
+
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from moesim.errors import InputError, Problem
+from moesim.scenario.quantities import shown
+from moesim.scenario.schema import Choice, Sections
+from moesim.scenario.tree import Location, Tree
+
+FEW = 14
+"""A list of known names is shown when it is this short."""
+
+
+def problems_of(error: ValidationError, tree: Tree) -> list[Problem]:
+    """Return every complaint of the schema as a problem in the file."""
+    return [_problem(item, tree) for item in error.errors(include_url=False)]
+
+
+def located(error: InputError, at: Location, tree: Tree) -> list[Problem]:
+    """Return the problems of a section's maker, each at its line of the file."""
+    return [_inside(problem, at, tree) for problem in error.problems]
+
+
+def nearest(name: object, known: list[str]) -> str:
+    """Return a hint at the name that was probably meant, or nothing."""
+    close = get_close_matches(str(name), known, 1, 0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _inside(problem: Problem, at: Location, tree: Tree) -> Problem:
+    """Place a problem whose key is relative to the section at `at`."""
+    parts = problem.key.split(".") if problem.key and not problem.where else []
+    steps = tuple(int(part) if part.isdigit() else part for part in parts)
+    message = problem.message
+    if problem.where:
+        place = ":".join(str(p) for p in (problem.where, problem.line) if p)
+        message = f"{place}: {message}"
+    if "unknown key" in message and at + steps in tree.keys:
+        return tree.problem(at + steps, message, tree.key_mark(at + steps))
+    return tree.problem(at + steps, message)
+
+
+def _problem(item: Any, tree: Tree) -> Problem:
+    at: Location = tuple(part for part in item["loc"] if part != "[key]")
+    kind, found = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        known = _fields_at(at[:-1])
+        names = f"; known keys: {', '.join(known)}" if len(known) <= FEW else ""
+        message = f"unknown key {shown(at[-1])}{nearest(at[-1], known)}{names}"
+        return tree.problem(at, message, tree.key_mark(at))
+    if kind == "missing":
+        message = f"{at[-1]} is missing"
+        return tree.problem(at, message, tree.key_mark(at[:-1]))
+    return tree.problem(at, _message(kind, item, found))
+
+
+def _message(kind: str, item: Any, found: object) -> str:
+    if kind == "value_error":
+        text = item["ctx"]["error"].args[0]
+        if isinstance(text, Choice):
+            return f"{text}{nearest(found, list(text.names))}"
+        return str(text)
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"a mapping of keys is expected; got {shown(found)}"
+    text = str(item["msg"])
+    return f"{text[0].lower()}{text[1:]}; got {shown(found)}"
+
+
+def _fields_at(at: Location) -> list[str]:
+    """Return the keys that the section at `at` may have."""
+    model: type[BaseModel] = Sections
+    for part in at:
+        annotation = model.model_fields[str(part)].annotation
+        kinds = [annotation, *get_args(annotation)]
+        found = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        if not found:
+            return []
+        model = found[0]
+    return list(model.model_fields)

@@ -1,0 +1,177 @@
+"""The shape of a scenario: sections, their fields, units, ranges and defaults.
+
+Sections whose fields depend on a name (routing, arrivals, lengths, policy) stay mappings
+here; `moesim.scenario.pieces` builds and thereby checks them.
+"""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from moesim.scenario.quantities import (
+    Amount,
+    Count,
+    Flag,
+    Name,
+    Number,
+    Seconds,
+    Share,
+    Text,
+    Tokens,
+    Whole,
+    shown,
+)
+from moesim.spec.placement import PLACEMENTS
+from moesim.spec.serving import Coupling, Mode, Padding
+from moesim.spec.system import BYTES, DispatchKernel, ExpertKernel
+from moesim.units import parse_count
+
+Table = dict[str, Any]
+Natural = Annotated[Whole, Field(ge=0, le=10**12)]
+Speed = Annotated[Number, Field(gt=0, le=10)]
+
+
+def one_of(names: tuple[str, ...]) -> BeforeValidator:
+    """Return a validator for one of a few words."""
+
+    def check(value: object) -> object:
+        if not isinstance(value, str) or value not in names:
+            raise ValueError(Choice(value, names))
+        return value
+
+    return BeforeValidator(check)
+
+
+class Choice(str):
+    """The text of an error about a word that is none of `names`."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, value: object, names: tuple[str, ...]) -> "Choice":
+        """Return the text, which remembers the names for a hint."""
+        text = super().__new__(cls, f"{shown(value)} is not one of {', '.join(names)}")
+        text.names = names
+        return text
+
+
+def _blocks(value: object) -> int | str:
+    if value == "auto":
+        return "auto"
+    if value is None or isinstance(value, dict | list):
+        raise ValueError(f"auto or a whole number is expected; got {shown(value)}")
+    count = parse_count(value)
+    if count < 1:
+        raise ValueError(f"auto or a whole number >= 1 is expected; got {shown(value)}")
+    return count
+
+
+Blocks = Annotated[int | Literal["auto"], BeforeValidator(_blocks)]
+Format = Annotated[str, one_of(tuple(BYTES))]
+
+
+class Section(BaseModel):
+    """A part of a scenario: unknown keys are errors, and nothing changes later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Cluster(Section):
+    """Nodes of GPUs, and how many of them share one rank's attention."""
+
+    gpu: Text = "h100"
+    nodes: Annotated[Count, Field(le=1024)] = 1
+    gpus_per_node: Annotated[Count, Field(le=1024)] = 8
+    tensor_parallel: Count = 1
+    speed: dict[Natural, Speed] = {}
+
+
+class Formats(Section):
+    """Number formats of weights, experts, KV cache and both all-to-alls."""
+
+    weights: Format = "bf16"
+    experts: Format = "bf16"
+    kv: Format = "bf16"
+    dispatch: Format = "bf16"
+    combine: Format = "bf16"
+
+
+class Kernels(Section):
+    """Which kernels move tokens and run experts."""
+
+    dispatch: Annotated[DispatchKernel, one_of(get_args(DispatchKernel))] = "normal"
+    experts: Annotated[ExpertKernel, one_of(get_args(ExpertKernel))] = "grouped"
+
+
+class PlacementSection(Section):
+    """Where experts live."""
+
+    name: Annotated[str, one_of(tuple(PLACEMENTS))] = "contiguous"
+    redundant_experts: Natural = 0
+
+
+class PhasesSection(Section):
+    """Classes come in waves."""
+
+    share: Share
+    mean_requests: Annotated[Number, Field(ge=1, le=1e9)] = 50.0
+
+
+class WorkloadSection(Section):
+    """What arrives."""
+
+    num_prompts: Annotated[Count, Field(le=10**8)] = 200
+    arrivals: Table = {"type": "batch"}
+    max_concurrency: Natural = 0
+    input_len: Table
+    output_len: Table = {"type": "constant", "value": 1}
+    classes: dict[Name, Amount] = {}
+    phases: PhasesSection | None = None
+
+
+class ServingSection(Section):
+    """How the instance serves, in vLLM's names."""
+
+    mode: Annotated[Mode, one_of(get_args(Mode))] = "continuous"
+    max_num_batched_tokens: Tokens = 2048
+    max_num_seqs: Count = 256
+    chunked_prefill: Flag = True
+    block_size: Annotated[Count, Field(le=1 << 20)] = 16
+    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = 0.9
+    kv_blocks: Blocks = "auto"
+    max_in_flight: Annotated[Count, Field(le=64)] = 1
+    coupling: Annotated[Coupling, one_of(get_args(Coupling))] = "queued"
+    padding: Annotated[Padding, one_of(get_args(Padding))] = "masked"
+    stage_width: Natural = 0
+    assign: Text = "round_robin"
+    replica: Text = "round_robin"
+
+
+class Limits(Section):
+    """What a request must keep to count as good."""
+
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    e2el: Seconds | None = None
+
+    def in_ms(self) -> dict[str, float]:
+        """Return the limits that are set, in milliseconds."""
+        return {name: value * 1e3 for name, value in self if value is not None}
+
+
+class Sections(Section):
+    """A whole scenario, as far as each value can be checked on its own."""
+
+    name: Name
+    model: Text
+    cluster: Cluster = Cluster()
+    precision: Formats = Formats()
+    kernels: Kernels = Kernels()
+    placement: PlacementSection = PlacementSection()
+    routing: Table
+    workload: WorkloadSection
+    serving: ServingSection = ServingSection()
+    policy: Table = {"name": "fifo"}
+    slo: Limits = Limits()
+    warmup: Seconds = 0.0
+    seed: Natural = 0
+    replications: Annotated[Count, Field(le=10**5)] = 1
