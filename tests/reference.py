@@ -96,7 +96,9 @@ class Reference:
         elif segment % 2 == 0:
             work = [(-1, int(batch.cost.attention[layer, gpu]))]
         else:
-            work = [(s, int(x)) for s, x in enumerate(batch.cost.experts[layer, :, gpu])]
+            work = [
+                (s, int(x)) for s, x in enumerate(batch.cost.experts[layer, :, gpu])
+            ]
         work = [(place, service) for place, service in work if service]
         left = {"jobs": len(work)}
         if not work:

@@ -28,7 +28,12 @@ ROOMS = [
 ]
 ENTRANCES = {"__init__", "__main__"}
 """The package's own door may open on every room."""
-ONLY_IN = {"simpy": {"engine"}, "typer": {"cli"}, "rich": {"cli"}, "matplotlib": {"plot"}}
+ONLY_IN = {
+    "simpy": {"engine"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "matplotlib": {"plot"},
+}
 HEAVY = {"pandas", "scipy", "pyarrow", "matplotlib"}
 LONGEST_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 300, 40, 6
 

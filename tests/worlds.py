@@ -95,7 +95,7 @@ def random_cost(rng, system, largest=6, empty=0.2):
 
 def batch_of(cost, number=0, admitted=0, guess=None):
     """Return a micro-batch with this cost and otherwise empty figures."""
-    layers, slots, gpus = cost.experts.shape
+    layers, _, gpus = cost.experts.shape
     zeros = np.zeros(gpus, np.int64)
     load = PassLoad(
         tokens=zeros,

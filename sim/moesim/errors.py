@@ -31,7 +31,9 @@ class Problem:
 
     def __str__(self) -> str:
         """Return ``where:line:column: error: key: message``, as compilers do."""
-        place = ":".join(str(part) for part in (self.where, self.line, self.column) if part)
+        place = ":".join(
+            str(part) for part in (self.where, self.line, self.column) if part
+        )
         parts = [part for part in (place, "error", self.key, self.message) if part]
         return ": ".join(parts)
 

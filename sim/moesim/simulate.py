@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, process_time
@@ -248,7 +249,7 @@ def _replicate(candidate: Candidate, progress: Progress) -> Result:
             parts.requests,
             candidate.policy,
         )
-        recorder = play(instance, lambda done, say=part, name=label: say(name, done))
+        recorder = play(instance, partial(part, label))
         limits = scenario.slo.in_ms()
         table = tabulate(recorder, number, limits, parts.serving.kv_blocks)
         recorders.append(recorder)

@@ -40,7 +40,9 @@ def test_routed_tokens_equal_the_log_s_own_counts(result, log):
     """Tokens of every (layer, expert) are the log's, to the unit; 6 a token."""
     ids = log["expert_ids"]
     tokens, layers, top_k = ids.shape
-    own = np.stack([np.bincount(ids[:, l].ravel(), minlength=64) for l in range(layers)])
+    own = np.stack(
+        [np.bincount(ids[:, layer].ravel(), minlength=64) for layer in range(layers)]
+    )
 
     routed = result.experts.pivot_table("tokens", "layer", "expert").to_numpy()
     assert (routed == own).all()

@@ -9,7 +9,7 @@ from moesim.policy.bundle import policy_parameters
 from moesim.policy.order import ORDERS
 from moesim.routing.catalogue import SOURCES
 from moesim.spec.catalogue import load_model, model_names
-from moesim.spec.hardware import load_gpu, gpu_names
+from moesim.spec.hardware import gpu_names, load_gpu
 from moesim.spec.parameters import count_parameters
 from moesim.units import format_bandwidth, format_binary_bytes
 

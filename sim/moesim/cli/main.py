@@ -50,7 +50,8 @@ def _version(value: bool) -> None:
 @app.callback()
 def top(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Version.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Version."),
     ] = False,
 ) -> None:
     """Simulate Mixture-of-Experts inference clusters."""
@@ -90,7 +91,9 @@ def run(
         from moesim.measure.files import save_run
 
         with progress(quiet=quiet or as_json) as report:
-            result = simulate.run(chosen, policy=_policy(policy), progress=report, out=out)
+            result = simulate.run(
+                chosen, policy=_policy(policy), progress=report, out=out
+            )
             if out is None:
                 result = save_run(result, RESULTS)
         _show_run(result, chosen, as_json=as_json, quiet=quiet)
@@ -169,7 +172,9 @@ def list_(
     gpus: Annotated[bool, typer.Option("--gpus", help="GPU presets.")] = False,
     policies: Annotated[bool, typer.Option("--policies", help="Policies.")] = False,
     routing: Annotated[bool, typer.Option("--routing", help="Routing.")] = False,
-    scenarios: Annotated[bool, typer.Option("--scenarios", help="Scenarios here.")] = False,
+    scenarios: Annotated[
+        bool, typer.Option("--scenarios", help="Scenarios here.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -1,6 +1,7 @@
 """What the command line shows of results: pure functions from numbers to text."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,11 @@ def nodes(count: int) -> str:
 
 def run_screen(record: Record, ci95: Record, seed: int, replications: int) -> str:
     """Return the screen of a finished run: vLLM's labels and order, then ours."""
-    lines = [heading(record, seed, replications), "", banner("Serving Simulation Result")]
+    lines = [
+        heading(record, seed, replications),
+        "",
+        banner("Serving Simulation Result"),
+    ]
     lines += _counts(record)
     lines += _latencies(record, ci95)
     lines += [banner("Experts and devices", "-"), *_devices(record), banner()]
@@ -111,7 +116,9 @@ def _latencies(record: Record, ci95: Record) -> list[str]:
     head = "".join(f"{name:>10}" for name in STATISTICS)
     lines = [f"{'':<12}{head}   95 % interval of p99"]
     for label, key in LATENCIES:
-        cells = "".join(f"{number(record.get(f'{s}_{key}_ms')):>10}" for s in STATISTICS)
+        cells = "".join(
+            f"{number(record.get(f'{s}_{key}_ms')):>10}" for s in STATISTICS
+        )
         lines.append(f"{label:<12}{cells}   {interval(ci95.get(f'p99_{key}_ms'))}")
     if not ci95:
         lines.append("(one replication has no interval: use --replications 5 or more)")
@@ -124,7 +131,7 @@ def interval(ends: Sequence[float] | None) -> str:
     >>> interval((1.0, 2.5)), interval(None)
     ('[1.0, 2.5]', '-')
     """
-    if ends is None or any(end != end for end in ends):
+    if ends is None or not all(isfinite(end) for end in ends):
         return "-"
     return f"[{number(float(ends[0]))}, {number(float(ends[1]))}]"
 
@@ -177,9 +184,12 @@ def compare_screen(comparison: Mapping[str, Any], name: str) -> str:
     width = max([18, *(len(policy) for policy in policies)])
     lines = [head, "", _titles(comparison["baseline"])]
     for metric in dict.fromkeys(item["metric"] for item in rows):
-        for item in (item for item in rows if item["metric"] == metric):
-            lines.append(_difference(item, width))
-    lines += ["", *(verdict(policy, rows, comparison["baseline"]) for policy in policies)]
+        mine = (item for item in rows if item["metric"] == metric)
+        lines += [_difference(item, width) for item in mine]
+    lines += [
+        "",
+        *(verdict(policy, rows, comparison["baseline"]) for policy in policies),
+    ]
     lines.append("Intervals: 95 %, paired by seed, Holm-corrected over all rows.")
     return "\n".join(lines)
 

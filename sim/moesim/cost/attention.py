@@ -108,8 +108,8 @@ def _walk(rows: Ints, load: PassLoad, system: System, layers: _Layers) -> Floats
     """Return ``(L + 1, G)``: seconds up to each MoE layer and after the last."""
     model, parts = system.model, system.tensor_parallel
     projections = block_time(rows, _projections(model, parts), system)
-    core = _core(load.attended, load.kv_read, system)
-    back = _core(*_windowed(load, model.attention.window), system)
+    core = core_time(load.attended, load.kv_read, system)
+    back = core_time(*_windowed(load, model.attention.window), system)
     reduce = _all_reduce(rows, system)
     dense = block_time(rows, _feed_forward(model, model.dense_width, parts), system)
     gate = block_time(rows, _gate(model, parts), system)
@@ -185,7 +185,7 @@ def _windowed(load: PassLoad, window: int) -> tuple[Ints, Ints]:
     return attended, np.minimum(np.minimum(load.kv_read, reach), attended)
 
 
-def _core(attended: Ints, kv_read: Ints, system: System) -> Floats:
+def core_time(attended: Ints, kv_read: Ints, system: System) -> Floats:
     """Return the seconds of one layer's attention core.
 
     A decoded token meets each cached token once, so `kv_read` of the pairs are

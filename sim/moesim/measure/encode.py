@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from pandas import DataFrame  # noqa: PLC0415  slow to import
+    from pandas import DataFrame
 
 FORMULA = ("=", "+", "-", "@", "\t")
 """First characters that make a spreadsheet take a text for a formula."""
@@ -75,8 +75,8 @@ def cell(value: object) -> object:
 
 def as_parquet(table: "DataFrame") -> bytes:
     """Return `table` as Parquet, compressed with zstd."""
-    from pyarrow import BufferOutputStream, Table  # noqa: PLC0415  slow to import
-    from pyarrow.parquet import write_table  # noqa: PLC0415  slow to import
+    from pyarrow import BufferOutputStream, Table
+    from pyarrow.parquet import write_table
 
     sink = BufferOutputStream()
     write_table(
@@ -87,8 +87,8 @@ def as_parquet(table: "DataFrame") -> bytes:
 
 def from_parquet(data: bytes) -> "DataFrame":
     """Return the table that `as_parquet` was given."""
-    from pyarrow import BufferReader  # noqa: PLC0415  slow to import
-    from pyarrow.parquet import read_table  # noqa: PLC0415  slow to import
+    from pyarrow import BufferReader
+    from pyarrow.parquet import read_table
 
     return read_table(BufferReader(data)).to_pandas()
 

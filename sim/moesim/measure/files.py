@@ -258,7 +258,7 @@ def read_records(data: bytes) -> list[dict[str, Any]]:
 
 def no_gaps() -> "DataFrame":
     """Return the table of inter-token gaps of a run that has none."""
-    from pandas import DataFrame  # noqa: PLC0415  slow to import
+    from pandas import DataFrame
 
     columns = {"replication": np.int64, "request_id": np.int64, "gap_ms": np.float64}
     return DataFrame({name: np.zeros(0, kind) for name, kind in columns.items()})

@@ -90,9 +90,7 @@ def _counts(requests: "DataFrame") -> dict[str, Number]:
     }
 
 
-def _throughput(
-    measured: "DataFrame", window_s: float, gpus: int
-) -> dict[str, Number]:
+def _throughput(measured: "DataFrame", window_s: float, gpus: int) -> dict[str, Number]:
     finished = measured[measured["status"] == "finished"]
     output = _per(int(finished["output_tokens"].sum()), window_s)
     intake = _per(int(finished["input_tokens"].sum()), window_s)
@@ -166,7 +164,9 @@ def _goodness(
 
 def _experts(experts: "DataFrame") -> dict[str, Number]:
     """Return how uneven the experts' tokens are, over the whole run."""
-    load = experts.pivot_table("tokens", "layer", "expert", fill_value=0).to_numpy(float)
+    load = experts.pivot_table("tokens", "layer", "expert", fill_value=0).to_numpy(
+        float
+    )
     load = load[load.sum(axis=1) > 0]
     keys = ("expert_cv_median", "expert_cv_max", "top10pct_expert_share")
     if not len(load):

@@ -239,7 +239,7 @@ class Comparison:
     @property
     def table(self) -> "DataFrame":
         """The rows as a data frame."""
-        from pandas import DataFrame  # noqa: PLC0415  slow to import
+        from pandas import DataFrame
 
         return DataFrame([dict(row) for row in self.rows])
 

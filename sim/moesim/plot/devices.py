@@ -25,10 +25,7 @@ def rank_load(result: Result) -> Figure:
     figure, axes = canvas(
         f"GPU {gpu} carries {worst:.2f} times the mean load in MoE layer {layer}"
     )
-    reach = max(float(np.abs(relative - 1).max()), 0.05)
-    image = axes.imshow(
-        relative, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach, aspect="auto"
-    )
+    image = axes.imshow(relative, cmap=HEAT, vmin=0, aspect="auto")
     label_axes(axes, "GPU", "MoE layer")
     figure.colorbar(image, label="expert tokens relative to the layer's mean")
     return figure

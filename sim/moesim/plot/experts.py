@@ -145,7 +145,9 @@ def expert_wait(result: Result) -> Figure:
     middle = float(waits["wait_p99_us"].median()) / 1e3
     axes.axvline(middle, color=MUTED, lw=1.0, ls=(0, (4, 3)), zorder=3)
     axes.plot([], [], color=MUTED, lw=1.0, ls=(0, (4, 3)), label="p99, median expert")
-    repeated = f", mean of {result.replications} runs" if result.replications > 1 else ""
+    repeated = (
+        f", mean of {result.replications} runs" if result.replications > 1 else ""
+    )
     shown = f"the {len(worst)} longest of {counted(len(waits), 'expert')}{repeated}"
     axes.set_xlabel(f"wait in the expert's queue ({shown})")
     figure.legend(loc="outside lower left", ncols=4)

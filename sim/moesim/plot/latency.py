@@ -138,7 +138,11 @@ def draw_curves(title: str, curves: Mapping[str, Floats], xlabel: str) -> Figure
             f"p{p} {duration(float(v))}" for p, v in zip(MARKED, marks, strict=True)
         )
         axes.step(
-            *steps(curve), where="post", color=colour, ls=line, label=f"{label}   {named}"
+            *steps(curve),
+            where="post",
+            color=colour,
+            ls=line,
+            label=f"{label}   {named}",
         )
         shares = [p / 100 for p in MARKED]
         axes.plot(marks, shares, "o", color=colour, mec="white", ms=6.5, zorder=3)

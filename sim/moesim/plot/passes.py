@@ -78,7 +78,9 @@ def mean_parts(result: Result) -> Floats:
 def headline(parts: Floats) -> str:
     """Return the message: the kind of time that takes most of a pass."""
     kinds = {
-        kind: sum(ms for part, ms in zip(PARTS, parts, strict=True) if part.kind == kind)
+        kind: sum(
+            ms for part, ms in zip(PARTS, parts, strict=True) if part.kind == kind
+        )
         for kind in KINDS
     }
     most = max(kinds, key=lambda kind: kinds[kind])

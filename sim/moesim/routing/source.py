@@ -55,4 +55,6 @@ def count(ids: Ids, experts: int) -> Ints:
     """Return ``(L, E)``: how many tokens of ``(T, L, k)`` each expert receives."""
     layers = ids.shape[1]
     flat = ids.astype(np.int64) + (np.arange(layers) * experts)[:, None]
-    return np.bincount(flat.ravel(), minlength=layers * experts).reshape(layers, experts)
+    return np.bincount(flat.ravel(), minlength=layers * experts).reshape(
+        layers, experts
+    )

@@ -125,7 +125,9 @@ def _mend(law: Law, cells: Cells, ids: Ids) -> Ids:
             ids[slot, open_] = fresh
             open_ = open_[(ids[:slot, open_] == fresh).any(axis=0)]
         if len(open_):
-            ids[slot:, open_] = _race(law, cells[open_], ids[:slot, open_], top_k - slot)
+            ids[slot:, open_] = _race(
+                law, cells[open_], ids[:slot, open_], top_k - slot
+            )
     return ids
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from hashlib import sha256
 from io import StringIO
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -196,18 +197,18 @@ def _with_defaults(table: Table, tag: str, known: Mapping[str, Any]) -> Table:
         key = item.name.removesuffix("_s")
         if not item.init or item.name in GIVEN:
             continue
-        default = None if item.default is MISSING else item.default
-        value = table.get(key, table.get(item.name, default))
-        if item.name != key:
-            value = seconds_text(_seconds(value))
+        value: Any = None if item.default is MISSING else item.default
+        if item.name == key:
+            value = table.get(key, value)
+        else:
+            value = seconds_text(_seconds(table[key]) if key in table else value)
         if value is not None:
             filled[key] = list(value) if isinstance(value, tuple) else value
     return filled
 
 
 def _seconds(value: Any) -> float:
-    endless = value in ("inf", float("inf"))
-    return float("inf") if endless else parse_duration(value) if value else 0.0
+    return inf if value in ("inf", inf) else parse_duration(value)
 
 
 def _change(data: Table, dotted: str, value: Any) -> None:

@@ -120,8 +120,12 @@ def arrivals_of(scenario: Sections) -> Arrivals:
         return make(ARRIVALS, "type", table, {})
     trace = _trace(table, {"type", "path", "format", "speedup", "request_rate"})
     if len(trace) < scenario.workload.num_prompts:
-        message = f"the trace has {len(trace)} requests, fewer than workload.num_prompts"
-        raise InputError([Problem(f"{message} ({scenario.workload.num_prompts})", key="path")])
+        message = (
+            f"the trace has {len(trace)} requests, fewer than workload.num_prompts"
+        )
+        raise InputError(
+            [Problem(f"{message} ({scenario.workload.num_prompts})", key="path")]
+        )
     pace = {key: table[key] for key in ("speedup", "request_rate") if key in table}
     return TraceArrivals(trace, **pace)
 
@@ -187,10 +191,14 @@ def make(
         raise InputError([Problem(_unknown(name, list(known)), key=tag)])
     maker = known[name]
     parameters = {
-        item.name: item for item in _fields(maker) if item.init and item.name not in GIVEN
+        item.name: item
+        for item in _fields(maker)
+        if item.init and item.name not in GIVEN
     }
     problems = [
-        Problem(f"unknown key for {name}: {_unknown(key, list(parameters))}", key=str(key))
+        Problem(
+            f"unknown key for {name}: {_unknown(key, list(parameters))}", key=str(key)
+        )
         for key in table
         if key not in parameters
     ]
@@ -216,12 +224,16 @@ def _required(item: Field[Any], key: str, table: Table) -> bool:
 def _unknown(name: object, known: list[str]) -> str:
     close = get_close_matches(str(name), known, 1, 0.6)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{shown(name)} is not one of {', '.join(known) or 'any: it takes none'}{hint}"
+    return (
+        f"{shown(name)} is not one of {', '.join(known) or 'any: it takes none'}{hint}"
+    )
 
 
 def _trace(table: Table, allowed: set[str]) -> Trace:
     problems = [
-        Problem(f"unknown key for trace: {_unknown(key, sorted(allowed))}", key=str(key))
+        Problem(
+            f"unknown key for trace: {_unknown(key, sorted(allowed))}", key=str(key)
+        )
         for key in table
         if key not in allowed
     ]
@@ -252,7 +264,9 @@ def _hot(value: Any) -> tuple[tuple[int, int], ...]:
     for number, item in enumerate(value):
         whole = isinstance(item, dict) and set(item) == {"layer", "expert"}
         if not whole or not all(type(part) is int for part in item.values()):
-            raise InputError([Problem(f"{problem}; got {item!r:.60}", key=f"hot.{number}")])
+            raise InputError(
+                [Problem(f"{problem}; got {item!r:.60}", key=f"hot.{number}")]
+            )
         pairs.append((item["layer"], item["expert"]))
     return tuple(pairs)
 
