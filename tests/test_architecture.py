@@ -23,6 +23,7 @@ ROOMS = [
     "engine",
     "scenario",
     "plot",
+    "replicate",
     "simulate",
     "cli",
 ]
@@ -64,6 +65,12 @@ def run_time_imports(tree):
 def functions(tree):
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def is_command(function):
+    """Tell whether a function is a command, whose parameters are its options."""
+    names = [ast.unparse(decorator) for decorator in function.decorator_list]
+    return any(name.startswith("app.") for name in names)
 
 
 def lines_without_docstring(function):
@@ -125,8 +132,9 @@ def test_a_function_does_one_thing(path):
         names = [a.arg for a in function.args.posonlyargs + function.args.args]
         own = [name for name in names if name not in ("self", "cls")]
 
-        assert lines_without_docstring(function) <= LONGEST_FUNCTION, function.name
-        assert len(own) <= MOST_PARAMETERS, function.name
+        if not is_command(function):
+            assert lines_without_docstring(function) <= LONGEST_FUNCTION, function.name
+            assert len(own) <= MOST_PARAMETERS, function.name
 
 
 @every_file
@@ -139,8 +147,10 @@ def test_vague_names_stay_out(path):
 
 
 def test_public_names_are_documented():
+    kinds = ast.FunctionDef | ast.ClassDef
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            kinds = ast.FunctionDef | ast.ClassDef
+        tree = ast.parse(path.read_text())
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        for node in [*tree.body, *(part for kind in classes for part in kind.body)]:
             if isinstance(node, kinds) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{path}: {node.name}"

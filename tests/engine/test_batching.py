@@ -424,14 +424,24 @@ def test_static_batches_do_not_mix():
 def test_members_of_a_static_batch_that_ended_are_padded():
     """They keep their rows until the batch ends; the next batch starts without them."""
     limits = {"mode": "static", "max_num_seqs": 2, "padding": "masked"}
-    batcher = batcher_of([1, 1, 1, 1, 1], [1, 3, 3, 3, 2], ranks=2, **limits)
+    batcher = batcher_of([1, 1, 1, 1, 1], [1, 1, 3, 2, 2], ranks=2, **limits)
     padding = []
     while (draft := batcher.draft(0, 0, 1, ArrivalOrder())) is not None:
         padding.append(draft.padding.tolist())
         batcher.land(draft.requests, draft.chunk)
 
-    # Ranks hold 0, 2 and 1, 3; request 0 ends first; then 4 runs alone on rank 0.
-    assert padding == [[0, 0], [1, 0], [1, 0], [0, 1], [0, 1]]
+    # Requests 0 and 1 end first, then 3, then 2; then 4 runs alone on rank 0.
+    assert padding == [[0, 0], [1, 1], [1, 2], [0, 1], [0, 1]]
+
+
+def test_what_the_assign_role_sees_does_not_change_under_it():
+    """A view is a picture of the moment."""
+    batcher = batcher_of([3], [2])
+    seen = batcher.view()
+
+    landed(batcher, drafted(batcher))
+
+    assert (seen.tokens.tolist(), seen.kv_blocks.tolist()) == ([4], [0])
 
 
 @pytest.mark.parametrize("padding", ["none", "masked", "routed"])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Reference
-from worlds import batch_of, play_batches, random_cost, tiny_system
 
 from moesim.engine.lockstep import exchange
 from moesim.policy.bundle import Policy
 from moesim.policy.order import CrossLayer, Oldest
+from reference import Reference
+from worlds import batch_of, play_batches, random_cost, tiny_system
 
 
 def draw_batches(rng, system, count, spread):

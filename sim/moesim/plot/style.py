@@ -74,8 +74,10 @@ class Picture(Figure):
 def our_settings() -> AbstractContextManager[None]:
     """Return a context in which matplotlib's defaults and `SETTINGS` hold."""
     default = mpl.rcParamsDefault
-    kept = {key: default[key] for key in default if not key.startswith("backend")}
-    return mpl.rc_context({**kept, **SETTINGS})
+    kept: dict[Any, Any] = {
+        key: default[key] for key in default if not key.startswith("backend")
+    }
+    return mpl.rc_context(kept | dict(SETTINGS))
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -109,7 +111,8 @@ def png(figure: Figure) -> bytes:
     """Return `figure` as a PNG that carries neither date nor software name."""
     buffer = BytesIO()
     with our_settings():
-        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+        canvas_of: Any = FigureCanvasAgg(figure)
+        canvas_of.print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 

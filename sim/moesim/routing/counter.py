@@ -65,7 +65,7 @@ def bits_at(start: Bits, steps: np.uint64 | Bits) -> Bits:
 
 def uniform(bits: Bits) -> Floats:
     """Return floats in the open interval (0, 1), spaced 2**-53, from random bits."""
-    return ((bits >> _S11) + 0.5) * 2.0**-53
+    return ((bits >> _S11).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def below(bits: Bits, bound: int) -> Ints:

@@ -20,7 +20,7 @@ from moesim.types import Bools, Floats, Ids, Ints
 
 ATTEMPTS = 16
 """Draws of one slot before it is settled by a race of all experts."""
-PREPARE, RACE = 2**23, 2**23 + 1
+PREPARE, RACE = 2**22, 2**23
 """Counters, inside a layer's share of a token's stream, beyond those of the slots."""
 LAYER_STRIDE = 2**24
 """Counters set aside for each layer of a token."""

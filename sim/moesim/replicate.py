@@ -1,0 +1,148 @@
+"""One scenario under one policy, run as often as it is to be repeated.
+
+Replication ``i`` of a scenario with seed ``s`` is the run with seed ``s + i``.
+"""
+
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+
+from moesim.engine.instance import Instance
+from moesim.engine.play import play
+from moesim.measure.columns import Recorder
+from moesim.measure.metrics import summarise
+from moesim.measure.result import Result
+from moesim.measure.tables import Tables
+from moesim.measure.tabulate import rank_load, tabulate
+from moesim.policy.bundle import Policy
+from moesim.scenario.build import Parts, build
+from moesim.scenario.load import Scenario
+
+Progress = Callable[[str, float], None]
+"""Told what is being done, and the share of it that is done."""
+LIBRARIES = ("moesim", "numpy", "pandas", "scipy", "simpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A scenario under one policy; the scenario names it where a file could."""
+
+    scenario: Scenario
+    policy: Policy
+
+    @property
+    def text(self) -> str:
+        """The resolved scenario; a comment tells of a policy that no file can name."""
+        text = self.scenario.text()
+        if self.policy.name == self.scenario.policy["name"]:
+            return text
+        return f"# run with the policy {self.policy.name}, given by the caller\n{text}"
+
+
+def silent(_: str, __: float) -> None:
+    """Tell nobody of any progress."""
+
+
+def share(progress: Progress, number: int, count: int) -> Progress:
+    """Return a progress that reports one part of `count` parts."""
+
+    def report(label: str, done: float) -> None:
+        progress(label, (number + done) / count)
+
+    return report
+
+
+def replicate(
+    candidate: Candidate, progress: Progress, figures: Callable[[Result], Any]
+) -> Result:
+    """Run a candidate once for each replication and put the runs together."""
+    wall, cpu = perf_counter(), process_time()
+    scenario, count = candidate.scenario, candidate.scenario.replications
+    recorders: list[Recorder] = []
+    tables: list[Tables] = []
+    summaries: list[dict[str, Any]] = []
+    for number in range(count):
+        label = f"{candidate.policy.name} {number + 1}/{count}"
+        part = share(progress, number, count)
+        part(label, 0.0)
+        parts = build(scenario, scenario.seed + number)
+        instance = Instance(
+            parts.system,
+            parts.serving,
+            parts.source,
+            parts.requests,
+            candidate.policy,
+        )
+        recorder = play(instance, partial(part, label))
+        limits = scenario.slo.in_ms()
+        table = tabulate(recorder, number, limits, parts.serving.kv_blocks)
+        recorders.append(recorder)
+        tables.append(table)
+        summaries.append(summarise(table, _facts(candidate, parts, recorder)))
+    return Result(
+        tables=Tables.joined(tables),
+        summaries=summaries,
+        manifest=_manifest(candidate, recorders, (wall, cpu)),
+        scenario_text=candidate.text,
+        traffic=np.stack([recorder.traffic for recorder in recorders]),
+        rank_load=np.stack([rank_load(recorder) for recorder in recorders]),
+        figures=figures,
+    )
+
+
+def _facts(candidate: Candidate, parts: Parts, recorder: Recorder) -> dict[str, Any]:
+    """Return what a record says besides what was measured."""
+    scenario, system = candidate.scenario, parts.system
+    arrivals = scenario.workload.arrivals
+    concurrency = scenario.workload.max_concurrency
+    return {
+        "backend": "moesim",
+        "label": scenario.name,
+        "policy": candidate.policy.name,
+        "model_id": system.model.name,
+        "gpu": system.topology.gpu.name,
+        "nodes": system.topology.nodes,
+        "num_gpus": system.topology.gpus,
+        "tensor_parallel_size": system.tensor_parallel,
+        "data_parallel_size": system.ranks,
+        "expert_parallel_size": system.topology.gpus,
+        "request_rate": arrivals.get("request_rate"),
+        "burstiness": arrivals.get("burstiness", 1.0),
+        "max_concurrency": concurrency or None,
+        "balancedness_vllm": recorder.balance.vllm,
+        "balancedness_sglang": recorder.balance.sglang,
+        "span_s": recorder.span_s,
+        "warmup_s": scenario.warmup,
+        "slo_ms": scenario.slo.in_ms(),
+    }
+
+
+def _manifest(
+    candidate: Candidate, recorders: Sequence[Recorder], began: tuple[float, float]
+) -> dict[str, Any]:
+    """Return how the result came about; the only place for facts of the wall clock."""
+    scenario = candidate.scenario
+    return {
+        "scenario": scenario.name,
+        "policy": candidate.policy.name,
+        "seed": scenario.seed,
+        "replications": scenario.replications,
+        "engine": scenario.serving.coupling,
+        "event_digests": [recorder.digest() for recorder in recorders],
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "argv": list(sys.argv),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "wall_s": perf_counter() - began[0],
+        "cpu_s": process_time() - began[1],
+    }

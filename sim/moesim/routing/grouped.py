@@ -1,0 +1,110 @@
+"""Group-limited routing: a token may use the experts of a few groups only (DeepSeek).
+
+`group_limited_topk` is DeepSeek-V3's rule on scores. Generators have popularities, not
+scores, so they draw: first the groups, by Plackett-Luce on the groups' total weight, then
+the experts by Plackett-Luce among the chosen groups. The constraint holds exactly; how
+often an expert is used is close to, not equal to, what the score rule would give.
+
+Axes: ``C`` cells, one for each (token, layer); ``N`` rows of weights; ``E`` experts in
+``M`` groups, of which each cell uses ``m``.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from moesim.routing.alias import AliasTables, alias_tables
+from moesim.routing.counter import Bits, bits_at, step, uniform
+from moesim.routing.topk import PREPARE, Cells, PlackettLuce, distinct, steps
+from moesim.types import Floats, Ids, Ints
+
+
+def group_limited_topk(scores: Floats, groups: int, top_groups: int, k: int) -> Ints:
+    """Return ``(..., k)``: the best experts of the best groups, by score.
+
+    A group's score is the sum of its two largest; the `top_groups` best are kept, and
+    the `k` best experts in them are taken. Equal scores go to the lower number. Source:
+    class Gate of deepseek-ai/DeepSeek-V3, inference/model.py.
+
+    Parameters
+    ----------
+    scores : (..., E) array of float
+        Scores that selection goes by, bias included.
+    """
+    parts = scores.reshape(*scores.shape[:-1], groups, -1)
+    best_two = np.sort(parts, axis=-1)[..., -2:].sum(axis=-1)
+    chosen = np.argsort(-best_two, axis=-1, kind="stable")[..., :top_groups]
+    allowed = np.zeros(best_two.shape, bool)
+    np.put_along_axis(allowed, chosen, True, axis=-1)
+    masked = np.where(allowed[..., None], parts, -np.inf).reshape(scores.shape)
+    return np.argsort(-masked, axis=-1, kind="stable")[..., :k]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedCells(Cells):
+    """Cells that know their groups: ``(m, C)`` numbers and cumulative shares."""
+
+    groups: Ids
+    edges: Floats
+
+    def __getitem__(self, index: Ints) -> "GroupedCells":
+        """Return the cells at `index`."""
+        return GroupedCells(
+            self.start[index],
+            self.row[index],
+            self.groups[:, index],
+            self.edges[:, index],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupLimited:
+    """Draws by weight among the experts of a few groups, themselves drawn by weight."""
+
+    logs: Floats
+    mass: Floats
+    by_mass: PlackettLuce
+    tables: AliasTables
+    top_groups: int
+
+    @classmethod
+    def of(cls, weights: Floats, groups: int, top_groups: int) -> "GroupLimited":
+        """Return the law of ``(N, E)`` positive weights in `groups` equal groups."""
+        rows, experts = weights.shape
+        size = experts // groups
+        inner = weights.reshape(rows * groups, size)
+        names = np.tile(np.arange(experts).reshape(groups, size), (rows, 1))
+        mass = inner.sum(axis=1).reshape(rows, groups)
+        return cls(
+            np.log(weights),
+            mass,
+            PlackettLuce.of(mass),
+            alias_tables(inner, names),
+            top_groups,
+        )
+
+    def prepare(self, cells: Cells) -> GroupedCells:
+        """Return the cells with their groups drawn."""
+        apart = Cells(cells.start + step(PREPARE), cells.row)
+        groups = distinct(self.by_mass, apart, self.top_groups)
+        share = self.mass[cells.row.view(np.int64), groups].cumsum(axis=0)
+        return GroupedCells(cells.start, cells.row, groups, share / share[-1])
+
+    def draw(self, cells: Cells, counter: Ints) -> Ids:
+        """Return ``(len(counter), C)`` draws, repeats allowed."""
+        assert isinstance(cells, GroupedCells)
+        where = uniform(bits_at(cells.start, steps(2 * counter + 1)))
+        place = (where[:, None] > cells.edges[None, :-1]).sum(axis=1)
+        group = np.take_along_axis(cells.groups[None], place[:, None], axis=1)[:, 0]
+        row: Bits = cells.row * np.uint64(self.mass.shape[1]) + group.astype(np.uint64)
+        return self.tables.draw(row, bits_at(cells.start, steps(2 * counter)))
+
+    def log_weights(self, cells: Cells) -> Floats:
+        """Return ``(C, E)``: log weight of each expert, -inf outside the groups."""
+        assert isinstance(cells, GroupedCells)
+        logs = self.logs[cells.row.view(np.int64)]
+        count, groups = len(logs), self.mass.shape[1]
+        allowed = np.zeros((count, groups), bool)
+        np.put_along_axis(allowed, cells.groups.T.astype(np.int64), True, axis=1)
+        inside = np.repeat(allowed, logs.shape[1] // groups, axis=1)
+        return np.where(inside, logs, -np.inf)
