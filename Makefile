@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test check fix notebooks clean
+.PHONY: quickstart test check baseline fix clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/moesim run scenarios/quickstart.yaml
@@ -18,6 +18,10 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+# Accept what the golden runs give now; review the change of tests/golden/baselines.
+baseline: $(INSTALLED)
+	$(BIN)/python -m pytest tests/golden --update-baseline
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix

@@ -22,6 +22,7 @@ def moesim(*arguments, cwd, **environment):
         capture_output=True,
         text=True,
         timeout=120,
+        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -86,7 +86,7 @@ def test_a_small_step_reads_the_weights_once(name):
 KV_BYTES = {"mixtral-8x7b": 131072, "qwen3-30b-a3b": 98304, "deepseek-v3": 70272}
 
 
-@pytest.mark.parametrize(("name", "kv_bytes"), KV_BYTES.items())
+@pytest.mark.parametrize(("name", "kv_bytes"), [*KV_BYTES.items()])
 def test_decode_streams_the_cache(name, kv_bytes):
     """A cached token costs its bytes of KV, over all layers."""
     system = system_of(name, MEMORY)

@@ -186,7 +186,7 @@ def test_many_slots_do_not_overflow(nodes, width):
 DISTINCT = {(4, 8, 2): 1.8571428571428572, (8, 32, 2): 1.903225806451613}
 
 
-@pytest.mark.parametrize(("case", "distinct"), DISTINCT.items())
+@pytest.mark.parametrize(("case", "distinct"), [*DISTINCT.items()])
 def test_distinct_destinations_of_all_choices(case, distinct):
     """Over every choice of k experts the mean is the formula, less the source's own."""
     gpus, experts, choices = case

@@ -39,7 +39,7 @@ def system_of(hidden=64, width=128, gpu=GPU, gpus=4, speed=(), **options):
     return replace(base, topology=topology, model=model)
 
 
-@pytest.mark.parametrize(("shape", "times"), ROOFLINE.items(), ids=["v3", "mixtral"])
+@pytest.mark.parametrize(("shape", "times"), [*ROOFLINE.items()], ids=["v3", "mixtral"])
 def test_an_expert_takes_the_roofline(shape, times):
     """The table above, to nine digits."""
     system = system_of(*shape, gpus=1)

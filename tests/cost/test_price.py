@@ -160,18 +160,6 @@ def test_the_closed_form_is_what_the_event_engine_plays(seed, cluster, layers):
     assert round(uncontended_seconds(seconds) * 1e12) == done[0]
 
 
-def test_a_straggler_delays_everybody():
-    """One GPU's late attention is a barrier for all, as its bytes may be for anyone."""
-    system = tiny_system(2, gpus=4)
-    cost = price(load_of(*uniform(system, 64), system), system)
-    late = cost.attention.copy()
-    late[1, 2] += 1.0
-
-    slower = uncontended_seconds(replace(cost, attention=late))
-
-    np.testing.assert_allclose(slower, 1.0 + uncontended_seconds(cost), rtol=1e-2)
-
-
 @pytest.mark.parametrize("kernel", ["normal", "low_latency"])
 def test_four_nodes_move_bytes_as_fast_as_two(kernel):
     """On a non-blocking fabric the NIC's rate with 4 nodes is within 15 % of 2 nodes'."""

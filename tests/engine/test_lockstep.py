@@ -1,11 +1,13 @@
 """Lockstep runs one joint stage after another, as a plain account has it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moesim.engine.clock import Clock
+from moesim.engine.clock import FORM, Clock
 from moesim.engine.event import EventEngine
 from moesim.engine.lockstep import LockstepEngine, exchange
 from moesim.engine.microbatch import TickCost
@@ -334,36 +336,89 @@ def test_a_micro_batch_that_comes_at_a_barrier_joins_there():
     assert done == [12, 14]
 
 
-def test_a_micro_batch_admitted_by_the_end_of_another_joins_at_that_barrier():
-    """A slot that becomes free is used at once."""
+def test_a_micro_batch_formed_at_a_barrier_joins_there():
+    """What the end of one pass lets form is heard before the next stage is chosen."""
     system = tiny_system(1, 8, 1)
     first, second, third = (batch_of(simple(2, 3), n) for n in range(3))
     policy = Policy(select=SmallestKeys(1))
 
-    done = play_follow_up(system, [first, second], third, policy)
-
-    assert done == {0: 7, 1: 12, 2: 15}
+    assert play_follow_up(system, [first, second], third, policy) == [7, 12, 15]
 
 
 def play_follow_up(system, batches, follower, policy):
-    """Admit `follower` when the first of the batches ends."""
-
+    """Return the ends if `follower` is formed when the first of the batches ends."""
     clock = Clock()
-    engine = LockstepEngine(
-        clock, system, policy, Recorder(system, requests_of([0.0], 1, 1))
-    )
+    recorder = Recorder(system, requests_of([0.0], 1, 1))
+    engine = LockstepEngine(clock, system, policy, recorder)
     done = {}
 
     def end(batch):
         done[batch.number] = clock.now
         if batch is batches[0]:
-            object.__setattr__(follower, "admitted", clock.now)
-            engine.admit(follower, end)
+            late = replace(follower, admitted=clock.now)
+            clock.settle(FORM, lambda _: engine.admit(late, end))
 
     for batch in batches:
         engine.admit(batch, end)
     clock.run()
-    return done
+    return [done[number] for number in sorted(done)]
+
+
+class Watcher:
+    """An order that remembers what it was asked about."""
+
+    def __init__(self):
+        self.seen = []
+
+    def key(self, batch, view):
+        self.seen.append((batch.layer, batch.stage))
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "seen"),
+    [
+        (
+            EventEngine,
+            [
+                (0, "attention"),
+                (0, "experts"),
+                (1, "attention"),
+                (1, "experts"),
+                (1, "lm_head"),
+            ],
+        ),
+        (LockstepEngine, [(0, "experts"), (1, "experts")]),
+    ],
+)
+def test_a_policy_is_asked_once_for_each_stage(engine, seen):
+    """Queued: when the first GPU enters the stage. Lockstep: before each joint stage."""
+    system = tiny_system(2, 8, 4)
+    cost = random_cost(np.random.default_rng(0), system, empty=0.0)
+    order = Watcher()
+
+    play_batches(system, [batch_of(cost)], Policy(order=order), engine)
+
+    assert order.seen == seen
+
+
+@pytest.mark.parametrize("engine", [EventEngine, LockstepEngine])
+@pytest.mark.parametrize("samples", [0, 3])
+def test_a_pass_is_charged_what_it_costs(engine, samples):
+    """Useful: its own attention and experts, and the LM head where it samples."""
+    system = tiny_system(2, 8, 4, 2)
+    cost = random_cost(np.random.default_rng(1), system, empty=0.1)
+    batch = batch_of(cost)
+    batch.load.sequences[1] = samples
+
+    _, recorder = play_batches(system, [batch], "fifo", engine)
+
+    head = np.array([0, cost.tail[1] if samples else 0, 0, 0])
+    own = cost.useful.sum(axis=0) + cost.experts.sum(axis=(0, 1))
+    assert (recorder.useful == own + head).all()
+    assert (recorder.slot_service == cost.experts).all()
+    ports = np.stack([cost.tx.sum(axis=0), cost.rx.sum(axis=0)])
+    assert (recorder.port_busy == ports).all()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ SCENARIOS = sorted(FOLDER.glob("*.yaml"))
 POLICIES = ["fifo", "oldest", "per_layer", "cross_layer"]
 
 
-def cut(path, prompts=24):
+def cut(path, prompts=12):
     """Return a shipped scenario with few requests, or skip when its data is not here."""
     if "${MOESIM_DATA}" in path.read_text() and "MOESIM_DATA" not in os.environ:
         pytest.skip("needs MOESIM_DATA")
@@ -191,9 +191,10 @@ def test_no_wait_budget_is_fifo_to_the_tick(scenario):
 
 
 def test_the_same_seed_is_the_same_run(scenario, played):
-    """Playing again gives the same digest; another seed does not."""
+    """Playing again gives the same digest; another seed does not, if chance matters."""
     again = play(instance_of(scenario))
     other = play(instance_of(scenario.with_(seed=scenario.seed + 1)))
 
     assert again.digest() == played[1].digest()
-    assert other.digest() != again.digest()
+    drawn = scenario.routing["name"] != "log"
+    assert (other.digest() != again.digest()) == drawn

@@ -79,9 +79,9 @@ def make_policy(given: object, setting: Setting = Setting()) -> Policy:
 
     Parameters
     ----------
-    given : str, mapping or object
-        A name (``"oldest"``), a class by path (``"my_module:Class"``), a mapping with
-        ``name`` and the policy's parameters, or an object that has the method of at
+    given : str, mapping, Policy or object
+        A whole `Policy`; or a name (``"oldest"``), a class by path
+        (``"my_module:Class"``), a mapping with ``name`` and parameters, or an object that has the method of at
         least one role (``key``, ``sequence``, ``rank``, ``stage``, ``slots``).
     setting : Setting
         The roles that the scenario's ``serving`` section names.
@@ -91,6 +91,8 @@ def make_policy(given: object, setting: Setting = Setting()) -> Policy:
     InputError
         No such policy, parameter or class, or an object that plays no role.
     """
+    if isinstance(given, Policy):
+        return given
     name, thing = _resolve(given)
     played = {role: thing for role, kind in ROLES.items() if isinstance(thing, kind)}
     if not played:

@@ -32,7 +32,7 @@ class Sizes:
 
     def law(self, weights: Floats) -> Law:
         """Return the law of ``(N, E)`` weights, limited to groups if the model is."""
-        if self.groups == 1 or self.top_groups == self.groups:
+        if self.groups in (1, self.top_groups):
             return PlackettLuce.of(weights)
         return GroupLimited.of(weights, self.groups, self.top_groups)
 

@@ -35,7 +35,7 @@ def group_limited_topk(scores: Floats, groups: int, top_groups: int, k: int) -> 
     best_two = np.sort(parts, axis=-1)[..., -2:].sum(axis=-1)
     chosen = np.argsort(-best_two, axis=-1, kind="stable")[..., :top_groups]
     allowed = np.zeros(best_two.shape, bool)
-    np.put_along_axis(allowed, chosen, True, axis=-1)
+    np.put_along_axis(allowed, chosen, np.True_, axis=-1)
     masked = np.where(allowed[..., None], parts, -np.inf).reshape(scores.shape)
     return np.argsort(-masked, axis=-1, kind="stable")[..., :k]
 
@@ -105,6 +105,6 @@ class GroupLimited:
         logs = self.logs[cells.row.view(np.int64)]
         count, groups = len(logs), self.mass.shape[1]
         allowed = np.zeros((count, groups), bool)
-        np.put_along_axis(allowed, cells.groups.T.astype(np.int64), True, axis=1)
+        np.put_along_axis(allowed, cells.groups.T.astype(np.int64), np.True_, axis=1)
         inside = np.repeat(allowed, logs.shape[1] // groups, axis=1)
         return np.where(inside, logs, -np.inf)

@@ -8,6 +8,7 @@ Axes: ``T`` tokens of the log, ``L`` MoE layers, ``k`` experts of a token.
 """
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,19 @@ LARGEST_RATIO = 400
 """How much larger than in the file; real ids compress about 1.3 times."""
 ARRAYS = ("expert_ids", "seq_lens")
 MOST_PROBLEMS = 20
+UNREADABLE = (
+    zipfile.BadZipFile,
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
+"""What a broken archive or header makes the standard library raise."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +108,7 @@ def read_arrays(path: Path) -> tuple[Any, Any]:
                 message = f"holds {', '.join(found) or 'nothing'}; expected expert_ids "
                 raise _refused(path, message + "[T, L, k] and seq_lens, once each")
             ids, lengths = (_member(archive, f"{name}.npy", path) for name in ARRAYS)
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        zipfile.BadZipFile,
-        NotImplementedError,
-    ) as error:
-        raise _refused(path, f"is no readable .npz: {error}") from None
-    except (RuntimeError, MemoryError, SyntaxError, TypeError) as error:
+    except UNREADABLE as error:
         raise _refused(path, f"is no readable .npz: {error}") from None
     return ids, lengths
 

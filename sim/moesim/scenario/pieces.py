@@ -1,7 +1,7 @@
 """A scenario's sections, each made into the thing it describes.
 
-Every maker raises `InputError`; keys in its problems are relative to the section that
-`CHECKS` names beside it, so a loader can point at the line.
+Every maker raises `InputError`; keys in its problems are relative to the section that it
+makes, so a loader can point at the line.
 """
 
 from collections.abc import Callable, Mapping
@@ -269,27 +269,3 @@ def _hot(value: Any) -> tuple[tuple[int, int], ...]:
             )
         pairs.append((item["layer"], item["expert"]))
     return tuple(pairs)
-
-
-CHECKS: tuple[tuple[tuple[str, ...], Callable[[Sections], object]], ...] = (
-    (("model",), model_of),
-    (("cluster",), topology_of),
-    (("workload", "arrivals"), arrivals_of),
-    (
-        ("workload", "input_len"),
-        lambda s: length_of(s.workload.input_len, "input_tokens"),
-    ),
-    (
-        ("workload", "output_len"),
-        lambda s: length_of(s.workload.output_len, "output_tokens"),
-    ),
-    (("policy",), policy_of),
-)
-"""Sections that can be made on their own, and their makers."""
-CROSS_CHECKS: tuple[tuple[tuple[str, ...], Callable[[Sections], object]], ...] = (
-    (("placement",), system_of),
-    (("routing",), lambda s: source_of(s, model_of(s), s.seed)),
-    (("workload",), workload_of),
-    (("serving",), lambda s: serving_of(s, system_of(s))),
-)
-"""Sections that need the others, checked once those are right."""

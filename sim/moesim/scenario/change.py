@@ -1,0 +1,185 @@
+"""Changes to a scenario's data by dotted keys: ``--set`` and `Scenario.with_`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from moesim.errors import InputError, Problem
+from moesim.policy.bundle import policy_parameters
+from moesim.policy.order import ORDERS
+from moesim.routing.catalogue import SOURCES
+from moesim.scenario.pieces import GIVEN
+from moesim.scenario.quantities import shown
+from moesim.scenario.read import read_tree
+from moesim.scenario.schema import Sections, Table
+from moesim.workload.arrivals import ARRIVALS
+from moesim.workload.lengths import LENGTHS
+
+SHORTCUTS = {
+    "request_rate": "workload.arrivals.request_rate",
+    "num_prompts": "workload.num_prompts",
+    "max_concurrency": "workload.max_concurrency",
+    "input_len": "workload.input_len",
+    "output_len": "workload.output_len",
+}
+"""Names that users of serving benchmarks type, and where they stand in a scenario."""
+TAGS = {
+    "routing": "name",
+    "policy": "name",
+    "workload.arrivals": "type",
+    "workload.input_len": "type",
+    "workload.output_len": "type",
+}
+"""Parts whose keys depend on one of them: another name begins the part anew."""
+OPEN = ("cluster.speed", "workload.classes")
+"""Parts whose keys a user makes up."""
+
+
+def changed(data: Table, changes: Mapping[str, Any]) -> Table:
+    """Return a scenario's data with changes, deep enough that `data` stays as it was.
+
+    Parameters
+    ----------
+    data : dict
+        Complete data, short forms written out.
+    changes : mapping
+        Dotted keys or shortcuts, and values. A mapping changes the keys it has; None
+        brings back the default. Naming another routing, policy or law drops the old
+        one's parameters; naming the one that is there keeps them.
+
+    Raises
+    ------
+    InputError
+        All keys that a scenario does not have, each with the nearest.
+    """
+    known = known_keys()
+    leaves = list(_leaves(changes))
+    problems = [_unknown(key, known) for key, _ in leaves if not _is_known(key, known)]
+    if problems:
+        raise InputError(problems)
+    result: Table = _copy(data)
+    for key, value in sorted(leaves, key=lambda leaf: not _is_tag(leaf[0])):
+        _put(result, key, value)
+    return result
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Return the key and value of a ``--set key=value`` argument.
+
+    Raises
+    ------
+    InputError
+        There is no ``=``, no key before it, or the value is not plain YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        example = "key=value is expected, such as workload.num_prompts=100"
+        raise InputError([Problem(f"{example}; got {shown(text)}", "--set")])
+    tree = read_tree(value.strip(), f"--set {shown(key.strip())[1:-1]}")
+    if tree.problems:
+        raise InputError(tree.problems)
+    return key.strip(), tree.data
+
+
+def known_keys() -> list[str]:
+    """Return every dotted key that a scenario may have, in the order of the schema."""
+    found = dict.fromkeys(_section_keys(Sections, ""))
+    for part, tag in TAGS.items():
+        found |= dict.fromkeys((f"{part}.{tag}", *_part_keys(part)))
+    return list(found)
+
+
+def _section_keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, item in section.model_fields.items():
+        yield f"{prefix}{name}"
+        kinds = [item.annotation, *get_args(item.annotation)]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _section_keys(kind, f"{prefix}{name}.")
+
+
+def _part_keys(part: str) -> Iterator[str]:
+    makers: dict[str, Mapping[str, Callable[..., Any]]] = {
+        "routing": SOURCES,
+        "workload.arrivals": ARRIVALS,
+        "workload.input_len": LENGTHS,
+        "workload.output_len": LENGTHS,
+    }
+    if part == "policy":
+        names = [key for name in ORDERS for key in policy_parameters(name)]
+    else:
+        every: list[Any] = list(makers[part].values())
+        names = [f.name for maker in every for f in fields(maker) if f.init]
+    if part.startswith("workload"):
+        names = [*(name for name in names if name != "trace"), "path", "format"]
+    yield from (f"{part}.{name}" for name in names if name not in GIVEN)
+
+
+def _leaves(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values; a part with its tag, and a list, stay whole."""
+    for name, value in changes.items():
+        key = f"{prefix}{name}"
+        key = SHORTCUTS.get(key, key)
+        whole = key in OPEN or (key in TAGS and TAGS[key] in value) if _full(value) else 1
+        if whole:
+            yield key, value
+        else:
+            yield from _leaves(value, f"{key}.")
+
+
+def _full(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value)
+
+
+def _is_known(key: str, known: list[str]) -> bool:
+    return key in known or key.rpartition(".")[0] in OPEN
+
+
+def _is_tag(key: str) -> bool:
+    part, _, last = key.rpartition(".")
+    return key in TAGS or TAGS.get(part) == last
+
+
+def _unknown(key: str, known: list[str]) -> Problem:
+    close = get_close_matches(key, known, 1, 0.6)
+    last = key.rpartition(".")[2]
+    tails = [name for name in known if name.rpartition(".")[2] == last]
+    near = [*tails[:1], *close][:1]
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return Problem(f"unknown key {shown(key)}{hint}", key=shown(key)[1:-1])
+
+
+def _put(data: Table, key: str, value: Any) -> None:
+    """Put a value at a dotted key of data that has every part that it passes."""
+    *path, last = key.split(".")
+    table = data
+    for depth, step in enumerate(path):
+        inner = table.setdefault(step, {})
+        if not isinstance(inner, dict):
+            part = ".".join(path[: depth + 1])
+            said = f"{part} is {shown(inner)} and has no key {shown(last)}"
+            raise InputError([Problem(said, key=shown(key)[1:-1])])
+        table = inner
+    name: Any = int(last) if ".".join(path) == "cluster.speed" and last.isdigit() else last
+    part, tag = (key, TAGS[key]) if key in TAGS else (".".join(path), last)
+    if value is None:
+        table.pop(name, None)
+    elif TAGS.get(part) == tag and isinstance(value, str):
+        _rename(table if part != key else table.setdefault(last, {}), tag, value)
+    else:
+        table[name] = _copy(value)
+
+
+def _rename(table: Table, tag: str, value: str) -> None:
+    if table.get(tag) != value:
+        table.clear()
+        table[tag] = value
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list | tuple) else value
