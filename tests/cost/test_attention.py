@@ -11,7 +11,7 @@ from moesim.cost.attention import ATTENTION_KERNELS, attention_times
 from moesim.cost.pass_ import PassLoad
 from moesim.spec.catalogue import load_model
 from moesim.spec.hardware import GpuSpec, load_gpu
-from moesim.spec.parameters import count_parameters
+from moesim.spec.parameters import attention_parameters, count_parameters
 from moesim.spec.placement import contiguous
 from moesim.spec.system import Precision, System
 from moesim.spec.topology import Topology
@@ -34,6 +34,13 @@ def system_of(name, gpu, gpus=2, speed=(), **options):
     model = load_model(name)
     placement = contiguous(model.moe_layer_count, model.experts, gpus, 0)
     return System(model, Topology(gpu, 1, gpus, speed), placement, **options)
+
+
+SYSTEMS = [
+    system_of(name, load_gpu("h200"), tensor_parallel=parts)
+    for name in MODELS
+    for parts in (1, 2)
+]
 
 
 def load_of(system, tokens=0, padding=0, sequences=0, attended=0, kv_read=0):
@@ -82,6 +89,16 @@ def test_a_small_step_reads_the_weights_once(name):
     assert 1 - 1e-3 <= ratio <= 1.03
 
 
+def test_rows_move_what_products_and_norms_read_and_write():
+    """Mixtral, elements of a layer: 4 h for norms, in and out of qkv, of o, the router."""
+    system = system_of("mixtral-8x7b", MEMORY)
+    few, many = (total(system, tokens=n) for n in (1, 1001))
+    norms, qkv, out, router = 4 * 4096, 4096 + 48 * 128, 4096 + 4096, 4096 + 16
+
+    moved = 1000 * 32 * (norms + qkv + out + router) * 2
+    np.testing.assert_allclose((many - few) * 1e12, moved, rtol=1e-9)
+
+
 # 2 x layers x kv heads x width x 2 bytes; MLA: layers x (512 + 64) x 2 bytes.
 KV_BYTES = {"mixtral-8x7b": 131072, "qwen3-30b-a3b": 98304, "deepseek-v3": 70272}
 
@@ -116,6 +133,19 @@ def test_cores_multiply_every_pair(name, prefill, decode):
 
     np.testing.assert_allclose(fresh * 1e12, 5000 * layers * prefill, rtol=1e-6)
     np.testing.assert_allclose(cached * 1e12, 5000 * layers * decode, rtol=1e-6)
+
+
+def test_prefill_and_decode_of_a_pass_run_one_after_the_other():
+    """Arithmetic of the one does not hide the other's streaming of the cache."""
+    gpu = replace(ARITHMETIC, hbm_bandwidth=1e10)
+    system = system_of("mixtral-8x7b", gpu)
+    base = total(system, tokens=64)
+    fresh, cached, both = (
+        total(system, tokens=64, attended=a, kv_read=k) - base
+        for a, k in ((50000, 0), (3000, 3000), (53000, 3000))
+    )
+
+    np.testing.assert_allclose(both, fresh + cached, rtol=1e-9)
 
 
 def test_windowed_layers_look_back_a_window():
@@ -170,14 +200,12 @@ def test_a_gpu_without_tokens_runs_a_dummy_row():
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(MODELS),
-    st.sampled_from([1, 2]),
+    st.sampled_from(SYSTEMS),
     st.tuples(*[st.integers(0, 5000)] * 2),
     st.tuples(*[st.integers(0, 10**6)] * 2),
 )
-def test_useful_is_never_more_than_attention(name, parts, rows, pairs):
+def test_useful_is_never_more_than_attention(system, rows, pairs):
     """And both are finite and not negative, whatever the load."""
-    system = system_of(name, load_gpu("h200"), tensor_parallel=parts)
     load = load_of(system, *rows, min(rows[0], 3), max(pairs), min(pairs))
     attention, useful, tail = attention_times(load, system)
 
@@ -216,11 +244,11 @@ def test_dense_layers_after_the_last_moe_layer_are_in_the_tail():
     ("name", "form", "launches"),
     [
         # Two norms, two products, the core; router and top-k; nothing shared.
-        ("mixtral-8x7b", "bf16", 2 + 2 + ATTENTION_KERNELS + 2),
+        ("mixtral-8x7b", "bf16", 2 + 2 + ATTENTION_KERNELS["gqa"] + 2),
         # Every product of a narrow format quantises its input first.
-        ("mixtral-8x7b", "fp8", 2 + 4 + ATTENTION_KERNELS + 3),
+        ("mixtral-8x7b", "fp8", 2 + 4 + ATTENTION_KERNELS["gqa"] + 3),
         # Three norms, five products, core; router, top-k; two products, activation.
-        ("deepseek-v3", "bf16", 3 + 5 + ATTENTION_KERNELS + 2 + 3),
+        ("deepseek-v3", "bf16", 3 + 5 + ATTENTION_KERNELS["mla"] + 2 + 3),
     ],
 )
 def test_every_kernel_of_a_layer_is_launched(name, form, launches):
@@ -229,6 +257,14 @@ def test_every_kernel_of_a_layer_is_launched(name, form, launches):
     attention, _, _ = attention_times(load, system)
 
     np.testing.assert_allclose(attention[1:], launches)
+
+
+def test_no_core_is_launched_for_padding_alone():
+    system = system_of("mixtral-8x7b", LAUNCHES)
+    padded, _, _ = attention_times(load_of(system, padding=4), system)
+    real, _, _ = attention_times(load_of(system, tokens=4, attended=4), system)
+
+    np.testing.assert_allclose(real - padded, ATTENTION_KERNELS["gqa"])
 
 
 def test_tensor_parallel_ranks_share_heads_and_weights():
@@ -242,6 +278,43 @@ def test_tensor_parallel_ranks_share_heads_and_weights():
     whole, half = total(one, **load), total(two, **load)
 
     np.testing.assert_allclose(half - router, (whole - router) / 2, rtol=1e-3)
+
+
+def test_shared_and_dense_networks_are_split_too():
+    """DeepSeek-V3's three leading layers, on one of two GPUs."""
+    gpu = replace(ARITHMETIC, nvlink_latency_s=0.0)
+    system = system_of("deepseek-v3", gpu, tensor_parallel=2)
+    attention, _, _ = attention_times(load_of(system, tokens=1), system)
+    model = system.model
+    layer = attention_parameters(7168, model.attention, 2)
+    shared = 3 * 7168 * model.shared_width / 2
+
+    moe = (layer + 7168 * model.experts + shared) * 2 / 1e12
+    lead = 3 * (layer + 3 * 7168 * model.dense_width / 2) * 2 / 1e12
+
+    np.testing.assert_allclose(attention[:2, 0], [lead + moe, moe], rtol=1e-3)
+
+
+def test_key_value_heads_are_copied_where_there_are_too_few():
+    """Four heads on eight GPUs: each streams one, 256 elements per token and layer."""
+    gpu = replace(MEMORY, nvlink_latency_s=0.0)
+    system = system_of("qwen3-30b-a3b", gpu, gpus=8, tensor_parallel=8)
+    short, long = (total(system, tokens=8, attended=n, kv_read=n) for n in (1000, 2000))
+
+    np.testing.assert_allclose((long - short) * 1e12, 1000 * 48 * 256 * 2, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "others"), [("deepseek-v3", 8, 2), ("mixtral-8x7b", 1, 1)]
+)
+def test_a_rank_reduces_after_attention_and_after_what_it_splits(name, first, others):
+    """Twice a layer where a dense or shared network follows, once where none does."""
+    gpu = replace(LAUNCHES, launch_s=0.0, nvlink_latency_s=1.0)
+    system = system_of(name, gpu, tensor_parallel=2)
+    attention, _, _ = attention_times(load_of(system, tokens=1), system)
+
+    np.testing.assert_allclose(attention[0], first)
+    np.testing.assert_allclose(attention[1:], others)
 
 
 def test_a_rank_reduces_after_attention_round_a_ring():

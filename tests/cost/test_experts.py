@@ -32,6 +32,9 @@ ROOFLINE = {
 }
 
 
+GPUS = [load_gpu(name) for name in ("a100-80", "b200")]
+
+
 def system_of(hidden=64, width=128, gpu=GPU, gpus=4, speed=(), **options):
     base = tiny_system(gpus=gpus, **options)
     topology = replace(base.topology, gpu=gpu, speed=speed)
@@ -107,12 +110,10 @@ def test_efficiencies_slow_the_bound_they_belong_to():
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(["a100-80", "b200"])
-)
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(GPUS))
 def test_more_tokens_never_take_less(fewer, more, gpu):
     """Monotone in tokens, and splitting a batch in two is never quicker."""
-    system = system_of(gpu=load_gpu(gpu), experts="per_expert")
+    system = system_of(gpu=gpu, experts="per_expert")
     fewer, more = sorted((fewer, more))
     tokens = np.array([fewer, more, fewer + more])[:, None, None] * np.ones((1, 1, 4))
     short, long, joint = expert_time(tokens, system)[:, 0, 0]

@@ -95,17 +95,13 @@ def test_no_budget_at_all_is_fifo(world):
 
 def alone(cost, start=0):
     """Return when a pass that meets no other ends: the closed form, tick by tick."""
-    ready = np.full(cost.attention.shape[1], start)
-    for layer in range(len(cost.attention)):
-        for phase, compute in enumerate(
-            (cost.attention[layer], cost.experts[layer].sum(axis=0))
-        ):
-            ready = exchange(
-                ready + compute,
-                cost.tx[layer, phase],
-                cost.rx[layer, phase],
-                cost.latency,
-            )
+    layers, gpus = cost.attention.shape
+    ready, free = np.full(gpus, start), np.zeros((2, gpus), np.int64)
+    for layer in range(layers):
+        computing = (cost.attention[layer], cost.experts[layer].sum(axis=0))
+        for phase, compute in enumerate(computing):
+            ports = cost.tx[layer, phase], cost.rx[layer, phase], cost.latency
+            ready, free = exchange(ready + compute, *ports, free)
     return int((ready + cost.tail).max())
 
 

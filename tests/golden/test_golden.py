@@ -57,7 +57,9 @@ def test_a_run_gives_its_baseline(golden, request):
         path.write_text(json.dumps(now, indent=2, sort_keys=True) + "\n")
     before = json.loads(path.read_text())
     PICTURES.mkdir(parents=True, exist_ok=True)
-    picture = png(against_baseline(name, now, {key: before[key] for key in KEPT if key in before}))
+    picture = png(
+        against_baseline(name, now, {key: before[key] for key in KEPT if key in before})
+    )
     (PICTURES / f"{name}.png").write_bytes(picture)
 
     assert sorted(now) == sorted(before)
@@ -69,7 +71,9 @@ def test_a_golden_run_keeps_the_laws(golden):
     """Beside every golden figure stands a law: all requests end, all parts sum."""
     _, result = golden
     passes = result.passes
-    parts = passes[[c for c in passes if c.endswith("_s") and c not in ("admitted_s", "done_s")]]
+    parts = passes[
+        [c for c in passes if c.endswith("_s") and c not in ("admitted_s", "done_s")]
+    ]
 
     assert (result.requests["status"] == "finished").all()
     np.testing.assert_allclose(

@@ -68,7 +68,9 @@ def test_nothing_in_the_product_names_where_it_was_made():
     """No path of a machine, no folder beside the checkout, in what is shipped."""
     suffixes = {".py", ".yaml", ".md", ".toml", ".ipynb"}
     parts = ("sim", "scenarios", "notebooks", "docs", "tests")
-    files = [p for part in parts for p in (ROOT / part).rglob("*") if p.suffix in suffixes]
+    files = [
+        p for part in parts for p in (ROOT / part).rglob("*") if p.suffix in suffixes
+    ]
     words = ["/" + "work/", "../" + "shared", "/" + "root/"]
 
     for path in [*files, ROOT / "README.md", ROOT / "pyproject.toml"]:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moesim.errors import InputError
-from moesim.scenario.load import Scenario, load, load_text, parse_setting
+from moesim.scenario.change import parse_setting
+from moesim.scenario.load import Scenario, load, load_text
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
 SHIPPED = sorted(FOLDER.glob("*.yaml"))

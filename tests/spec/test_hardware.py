@@ -64,7 +64,9 @@ def test_peaks_are_the_data_sheets(name, teraflops, gib, gigabytes_s):
     assert gpu.hbm_bytes == gib * 2**30
 
 
-@pytest.mark.parametrize(("wrong", "near"), [("H100", "h100"), ("a100", "a100-80")])
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("H100", "h100"), ("a100", "a100-40"), ("b201", "b200")]
+)
 def test_an_unknown_name_gets_the_nearest(wrong, near):
     with pytest.raises(InputError, match=f"no GPU '{wrong}'; did you mean '{near}"):
         load_gpu(wrong)

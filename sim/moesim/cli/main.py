@@ -1,12 +1,13 @@
 """The command line: ``moesim run``, ``compare``, ``validate``, ``list``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from moesim import __version__
-from moesim.cli.terminal import note, orderly, progress, show, show_json, show_problems
+from moesim.cli.terminal import orderly, progress, show, show_json
 from moesim.errors import InputError, Problem
 
 app = typer.Typer(
@@ -96,7 +97,11 @@ def run(
             )
             if out is None:
                 result = save_run(result, RESULTS)
-        _show_run(result, chosen, as_json=as_json, quiet=quiet)
+        if as_json:
+            counts = {"ci95": result.ci95, "where": str(result.where)}
+            show_json({**result.summary, **counts})
+        elif not quiet:
+            _show_run(result, chosen, str(scenario))
 
 
 @app.command()
@@ -202,12 +207,17 @@ def main() -> None:
 
 
 def _load(path: Path, settings: list[str] | None, shortcuts: dict[str, Any]) -> Any:
-    from moesim.scenario.load import load, parse_setting
+    from moesim.scenario.change import parse_setting
+    from moesim.scenario.load import load
 
     scenario = load(path)
     changes = dict(parse_setting(text) for text in settings or [])
     changes |= {key: value for key, value in shortcuts.items() if value is not None}
-    return scenario.with_(changes) if changes else scenario
+    try:
+        return scenario.with_(changes) if changes else scenario
+    except InputError as error:
+        found = [replace(p, where=p.where or "command line") for p in error.problems]
+        raise InputError(found) from None
 
 
 def _check_out(out: Path | None) -> None:
@@ -232,15 +242,14 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _show_run(result: Any, scenario: Any, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        show_json({**result.summary, "ci95": result.ci95, "where": str(result.where)})
-    elif not quiet:
-        from moesim.cli.screens import run_screen, saved
+def _show_run(result: Any, scenario: Any, file: str) -> None:
+    from moesim.cli.screens import run_screen, saved, suggestion
+    from moesim.policy.order import ORDERS
 
-        counts = scenario.seed, scenario.replications
-        show(run_screen(result.summary, result.ci95, *counts))
-        show(saved(result.where, "result.json, requests.parquet, plots/*.png, ..."))
+    counts = scenario.seed, scenario.replications
+    show(run_screen(result.summary, result.ci95, *counts))
+    show(suggestion(file, result.summary["policy"], list(ORDERS)))
+    show(saved(result.where, "result.json, requests.parquet, plots/*.png, ..."))
 
 
 def _show_comparison(
@@ -254,6 +263,3 @@ def _show_comparison(
 
         show(compare_screen(table, scenario.name))
         show(saved(comparison.where, "compare.csv, compare.json, plots/*.png"))
-
-
-__all__ = ["app", "main", "note", "show_problems"]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 WIDTH, LABEL = 78, 40
@@ -170,6 +171,16 @@ def finding(record: Record) -> str:
     if not shares[most]:
         return "No pass was run."
     return f"Where the time goes: {percent(shares[most])} of a pass is {meaning[most]}."
+
+
+def suggestion(scenario: str, policy: str, known: Sequence[str]) -> str:
+    """Return the command that tells whether another policy would be better.
+
+    >>> suggestion("a.yaml", "oldest", ["fifo", "oldest"])
+    'Try: moesim compare a.yaml --policies oldest,fifo'
+    """
+    others = [name for name in known if name != policy]
+    return f"Try: moesim compare {quote(scenario)} --policies {','.join([policy, *others])}"
 
 
 def compare_screen(comparison: Mapping[str, Any], name: str) -> str:

@@ -2,17 +2,20 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from time import monotonic
 from typing import Any
+from unicodedata import east_asian_width
 
 from moesim.errors import InputError, Problem, SimulationError
 
 BAD_INPUT, UNFINISHED, INTERRUPTED, BROKEN = 2, 3, 130, 70
 PATIENCE_S = 1.0
 """Work shorter than this shows no progress."""
+SHOWN = 100
+"""Characters of a faulty line that are shown."""
 Progress = Callable[[str, float], None]
 
 
@@ -66,17 +69,50 @@ def orderly(*, debug: bool) -> Iterator[None]:
         raise SystemExit(BROKEN) from None
 
 
-def show_problems(problems: tuple[Problem, ...]) -> None:
+def show_problems(problems: Sequence[Problem]) -> None:
     """Print every problem as compilers do, with the line and a caret, then the count."""
     for problem in problems:
-        note(str(problem))
-        if problem.source and problem.line:
-            note(f"{problem.line:>5} | {problem.source}")
-            note(f"      | {' ' * (problem.column - 1)}^")
+        note(problem_text(problem))
     files = list(dict.fromkeys(problem.where for problem in problems if problem.where))
     count = f"{len(problems)} error{'s' * (len(problems) != 1)}"
     if len(problems) > 1 or files:
-        note(f"{count}{' in ' + ', '.join(files) if files else ''}")
+        note(printable(f"{count}{' in ' + ', '.join(files) if files else ''}"))
+
+
+def problem_text(problem: Problem) -> str:
+    """Return a problem as lines: what and where, the line as written, a caret.
+
+    >>> print(problem_text(Problem("is no number", "a.yaml", 2, 4, "a", "a: x")))
+    a.yaml:2:4: error: a: is no number
+        2 | a: x
+          |    ^
+    """
+    lines = [printable(str(problem))]
+    if problem.source and problem.line:
+        source, column = _window(problem.source, problem.column)
+        before = sum(_width(character) for character in source[: column - 1])
+        lines += [f"{problem.line:>5} | {source}", f"      | {' ' * before}^"]
+    return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    r"""Return text that cannot steer a terminal: what does not print is spelt out.
+
+    >>> printable("a" + chr(27) + "[31m")
+    'a\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _window(source: str, column: int) -> tuple[str, int]:
+    """Return the part of a long line that holds the column, and the column in it."""
+    plain = "".join(c if c.isprintable() else " " for c in source)
+    first = max(0, column - SHOWN // 2) if len(plain) > SHOWN else 0
+    return plain[first : first + SHOWN], column - first
+
+
+def _width(character: str) -> int:
+    return 2 if east_asian_width(character) in "WF" else 1
 
 
 @contextmanager

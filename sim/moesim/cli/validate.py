@@ -25,7 +25,8 @@ def check_files(files: Sequence[Path], form: str) -> int:
                 show(annotation(problem))
     count = sum(len(problems) for problems in found.values())
     if form == "text":
-        show(f"{len(found)} file{'s' * (len(found) != 1)}, {count} errors")
+        checked = f"{len(found)} file{'s' * (len(found) != 1)}"
+        show(f"{checked}, {count} error{'s' * (count != 1)}")
     return BAD_INPUT if count else 0
 
 
@@ -54,7 +55,11 @@ def annotation(problem: Problem) -> str:
     >>> annotation(Problem("no such model", "a.yaml", 3, 5, "model"))
     '::error file=a.yaml,line=3,col=5::model: no such model'
     """
-    place = f"file={problem.where},line={problem.line},col={problem.column}"
+    name = _escaped(problem.where).replace(":", "%3A").replace(",", "%2C")
+    place = f"file={name},line={problem.line},col={problem.column}"
     key = f"{problem.key}: " if problem.key else ""
-    message = f"{key}{problem.message}".replace("%", "%25").replace("\n", "%0A")
-    return f"::error {place}::{message}"
+    return f"::error {place}::{_escaped(key + problem.message)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -19,11 +19,13 @@ from moesim.spec.parameters import attention_parameters
 from moesim.spec.system import BYTES, System
 from moesim.types import Floats, Ints
 
-ATTENTION_KERNELS = 3
-"""Kernels of an attention core: rotate and append, attend, reduce the split cache.
+ATTENTION_KERNELS = {"gqa": 3, "mla": 4}
+"""Kernels of an attention core: rotate, append to the cache (in one kernel for grouped
+queries), attend, reduce the split cache.
 
-Three launches of 3.7 us are 11 us; the constants of H100's tables, fitted one by one,
-are 12.1 us (generation_attention), 14.8 (generation_mla), 14.7 (context_attention)."""
+Launches of 3.7 us make 11 and 15 us; the constants of H100's tables, fitted one by one,
+are 12.1 us (generation_attention), 14.8 (generation_mla) and 14.7 (context_attention).
+"""
 _ACTIVATION = 2.0
 """Bytes of an activation between dense products: 16 bits in every engine."""
 
@@ -80,7 +82,7 @@ def attention_times(load: PassLoad, system: System) -> tuple[Floats, Floats, Flo
     speeds = system.topology.speeds
     attention = spent[:-1] / speeds
     tail = (spent[-1] + _head(load.sequences, system)) / speeds
-    return attention, np.minimum(useful[:-1] / speeds, attention), tail
+    return attention, useful[:-1] / speeds, tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ def _feed_forward(model: ModelSpec, width: int, parts: int) -> Block:
     """Return a gated feed-forward network of that inner width."""
     if not width:
         return NOTHING
-    inner = width / parts
+    inner = width
     return Block(3.0 * model.hidden * inner, 2.0 * model.hidden + 5.0 * inner, 2, 1)
 
 
@@ -198,7 +200,8 @@ def core_time(attended: Ints, kv_read: Ints, system: System) -> Floats:
     fresh = np.maximum(attended - kv_read, 0) * (2.0 * prefill / gpu.attention_rate)
     arithmetic = kv_read * (2.0 * decode / gpu.attention_rate)
     streamed = kv_read * (cached / gpu.memory_rate)
-    busy = ATTENTION_KERNELS * gpu.launch_s * (attended > 0)
+    kernels = ATTENTION_KERNELS[system.model.attention.kind]
+    busy = kernels * gpu.launch_s * (attended > 0)
     return fresh + np.maximum(arithmetic, streamed) + busy
 
 

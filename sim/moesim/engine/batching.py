@@ -49,6 +49,7 @@ class Batcher:
         self.arrived_s: Floats = np.zeros(count)
         self.flying = np.zeros(count, bool)
         self.preemptions: Ints = np.zeros(count, np.int64)
+        self.preempted = 0
         self.waiting: list[list[int]] = [[] for _ in range(ranks)]
         self.running: list[list[int]] = [[] for _ in range(ranks)]
         self.cohort: list[list[int]] = [[] for _ in range(ranks)]
@@ -59,7 +60,7 @@ class Batcher:
     def refusal(self, request: int) -> str:
         """Return why a request can never be served, or nothing."""
         prompt = int(self.requests.input_tokens[request])
-        whole = prompt + int(self.outputs[request])
+        whole = prompt + int(self.outputs[request]) - 1
         blocks = self.pool.blocks_for(whole)
         if blocks > self.pool.blocks:
             return f"needs {blocks} KV blocks, a rank holds {self.pool.blocks}"
@@ -161,27 +162,25 @@ class Batcher:
         """Return what a rank runs next: first what runs already, then who waits."""
         budget = self.serving.max_num_batched_tokens
         picks: list[Pick] = []
-        before = int(self.preemptions.sum()) if self.running[rank] else 0
+        before = self.preempted
         ready = [q for q in self.running[rank] if not self.flying[q]]
         for request in ready[: -(-len(ready) // slots)]:
-            chunk = self._continue(rank, request, budget, picks)
+            chunk = self._continue(rank, request, budget)
             if chunk:
                 picks.append(Pick(request, chunk))
                 budget -= chunk
-        if self.running[rank] and int(self.preemptions.sum()) > before:
+        if self.preempted > before:
             return picks
         return picks + self._admit(rank, budget, compose, view)
 
-    def _continue(self, rank: int, request: int, budget: int, picks: list[Pick]) -> int:
+    def _continue(self, rank: int, request: int, budget: int) -> int:
         """Return how many tokens of a running request run, making room if need be."""
         if request not in self.running[rank]:
             return 0
         want = self._chunk(request, budget)
         target = int(self.computed[request]) + want
         while want and not self.pool.fits(rank, request, target):
-            victim = self._victim(rank, picks)
-            if victim is None:
-                return 0
+            victim = self._victim(rank)
             self._preempt(rank, victim)
             if victim == request:
                 return 0
@@ -195,13 +194,12 @@ class Batcher:
             return left
         return budget if self.serving.chunked_prefill else 0
 
-    def _victim(self, rank: int, picks: list[Pick]) -> int | None:
-        """Return the youngest running request that can be put back, if there is one."""
-        picked = {pick.request for pick in picks}
-        for request in reversed(self.running[rank]):
-            if not self.flying[request] and request not in picked:
-                return request
-        return None
+    def _victim(self, rank: int) -> int:
+        """Return the youngest running request not in flight: at worst who asks.
+
+        Who asks is older than all that have been picked already.
+        """
+        return next(q for q in reversed(self.running[rank]) if not self.flying[q])
 
     def _preempt(self, rank: int, request: int) -> None:
         """Put a running request back to wait, to compute its tokens anew."""
@@ -210,6 +208,7 @@ class Batcher:
         self.outstanding[rank] += int(self.computed[request])
         self.computed[request] = 0
         self.preemptions[request] += 1
+        self.preempted += 1
         self._queue(rank).insert(0, request)
 
     def _queue(self, rank: int) -> list[int]:
@@ -226,7 +225,8 @@ class Batcher:
             return []
         seen = queue[:WINDOW]
         picks: list[Pick] = []
-        for row in compose.sequence(self._waiting_view(seen), view)[:seats].tolist():
+        rows = compose.sequence(self._waiting_view(seen), view).tolist()
+        for row in list(dict.fromkeys(rows))[:seats]:
             request = seen[row]
             chunk = self._chunk(request, budget)
             if not chunk or not self.pool.fits(rank, request, chunk):

@@ -9,10 +9,10 @@ from math import inf
 
 import numpy as np
 
-from moesim.engine.clock import PS_PER_S, Clock, ticks_of
+from moesim.engine.clock import PS_PER_S, Clock
 from moesim.engine.flow import Flow
-from moesim.engine.microbatch import MicroBatch
-from moesim.engine.server import NO_BUDGET, Server
+from moesim.engine.microbatch import MicroBatch, budget_ticks, checked_key
+from moesim.engine.server import Server
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.order import Fifo
@@ -35,7 +35,7 @@ class EventEngine:
         self.system = system
         self.policy = policy
         self.recorder = recorder
-        floor = 0.0 if isinstance(policy.order, Fifo) else -inf
+        floor = 0.0 if type(policy.order) is Fifo else -inf
         self.gpu = [Server(clock, budget, floor) for _ in range(gpus)]
         self.tx = [
             [Server(clock, floor=0.0) for _ in range(gpus)] for _ in PORT_CLASSES
@@ -51,11 +51,5 @@ class EventEngine:
     def key(self, batch: BatchView) -> float:
         """Return the policy's key for a micro-batch about to queue for a stage."""
         backlog = np.array([server.backlog for server in self.gpu]) / PS_PER_S
-        return self.policy.order.key(batch, View(self.clock.now / PS_PER_S, backlog))
-
-
-def budget_ticks(wait_budget_s: float) -> int:
-    """Return a wait budget in picoseconds, or `NO_BUDGET` when it is infinite."""
-    if np.isinf(wait_budget_s):
-        return NO_BUDGET
-    return int(ticks_of(np.array(wait_budget_s)))
+        view = View(self.clock.now / PS_PER_S, backlog)
+        return checked_key(self.policy, batch, view)

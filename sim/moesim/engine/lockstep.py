@@ -10,13 +10,16 @@ classes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from simpy import Event
 
 from moesim.cost.pass_ import COMBINE, DISPATCH
 from moesim.engine.clock import PICK, PS_PER_S, Clock
-from moesim.engine.microbatch import MicroBatch, pass_record
+from moesim.engine.microbatch import MicroBatch, budget_ticks, checked_key, pass_record
+from moesim.engine.server import NO_BUDGET
+from moesim.errors import InputError
 from moesim.measure.columns import PARTS, Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.view import View
@@ -34,6 +37,8 @@ class Walker:
         Picoseconds of each of `PARTS`; service still counts as ``queue``.
     since : int
         Up to when its time is accounted for.
+    ready : int
+        Since when it has been ready for its layer's experts.
     """
 
     batch: MicroBatch
@@ -42,6 +47,7 @@ class Walker:
     since: int
     layer: int = 0
     gated: bool = False
+    ready: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,23 @@ class Stage:
         return np.stack([rows[part] for part in PARTS])
 
 
-def exchange(post: Ints, tx: Ints, rx: Ints, latency: Ints) -> Ints:
-    """Return ``(G,)``: when each GPU has received, if the all-to-all runs alone.
+class Received(NamedTuple):
+    """How an all-to-all that runs alone ends.
+
+    Parameters
+    ----------
+    ready : (G,) array of int
+        When each GPU has received.
+    free : (C, G) array of int
+        When each receiving port is free again.
+    """
+
+    ready: Ints
+    free: Ints
+
+
+def exchange(post: Ints, tx: Ints, rx: Ints, latency: Ints, free: Ints) -> Received:
+    """Return when each GPU has received, if nothing else uses the ports.
 
     Parameters
     ----------
@@ -92,15 +113,21 @@ def exchange(post: Ints, tx: Ints, rx: Ints, latency: Ints) -> Ints:
         How long each port sends and receives; 0 is no bytes.
     latency : (C,) array of int
         Fixed time of a phase on each port class.
+    free : (C, G) array of int
+        When each receiving port is done with the phase before.
     """
-    ready = np.full_like(post, post.max())
+    ready, free = np.full_like(post, post.max()), free.copy()
     for port, delay in enumerate(latency):
         sends = tx[port] > 0
-        if sends.any():
-            first, last = post[sends].min(), (post + tx[port]).max()
-            own = np.where(rx[port] > 0, first + delay + rx[port], 0)
-            ready = np.maximum(ready, np.maximum(own, last + delay))
-    return ready
+        if not sends.any():
+            continue
+        first, last = post[sends].min(), (post + tx[port]).max()
+        receives = rx[port] > 0
+        arrived = np.maximum(first + delay, free[port]) + rx[port]
+        free[port] = np.where(receives, arrived, free[port])
+        own = np.where(receives, arrived, 0)
+        ready = np.maximum(ready, np.maximum(own, last + delay))
+    return Received(ready, free)
 
 
 class LockstepEngine:
@@ -113,6 +140,7 @@ class LockstepEngine:
         self.system = system
         self.policy = policy
         self.recorder = recorder
+        self.budget = budget_ticks(policy.wait_budget_s)
         self.walkers: list[Walker] = []
         self.running = False
 
@@ -129,6 +157,7 @@ class LockstepEngine:
         entering = [walker for walker in self.walkers if not walker.gated]
         for walker in entering:
             walker.gated = True
+            walker.ready = self.clock.now
         chosen = self._select()
         stage = timetable(self.clock.now, entering, chosen, self.system)
         self._account(stage, chosen)
@@ -136,11 +165,19 @@ class LockstepEngine:
         self.clock.after(stage.end - self.clock.now, self._barrier, chosen)
 
     def _select(self) -> list[Walker]:
+        """Return who runs; who has waited out the budget goes before all others."""
         views = [walker.batch.view(walker.layer, "experts") for walker in self.walkers]
         backlog = np.zeros(self.system.topology.gpus)
         view = View(self.clock.now / PS_PER_S, backlog)
-        keys = np.array([self.policy.order.key(batch, view) for batch in views])
-        return [self.walkers[row] for row in self.policy.select.stage(views, keys)]
+        keys = np.array([checked_key(self.policy, batch, view) for batch in views])
+        waited = self.clock.now - np.array([walker.ready for walker in self.walkers])
+        if self.budget != NO_BUDGET:
+            keys[waited >= self.budget] = -np.inf
+        rows = list(self.policy.select.stage(views, keys))
+        if not rows or len(set(rows)) < len(rows):
+            message = f"policy {self.policy.name!r} selected the rows {rows} of "
+            raise InputError(f"{message}{len(views)} ready micro-batches")
+        return [self.walkers[row] for row in rows]
 
     def _account(self, stage: Stage, chosen: Sequence[Walker]) -> None:
         queue = PARTS.index("queue")
@@ -205,10 +242,13 @@ def timetable(
     tail = sum((w.batch.cost.tail for w in ending), zeros)
     latency = chosen[0].batch.cost.latency
     attended = start + attention
-    received = exchange(attended, *_ports(chosen, DISPATCH), latency)
-    computed = received + experts
-    returned = exchange(computed, *_ports(chosen, COMBINE), latency)
-    return Stage(start, attended, received, computed, returned, returned + tail)
+    idle = np.zeros((len(latency), system.topology.gpus), np.int64)
+    received = exchange(attended, *_ports(chosen, DISPATCH), latency, idle)
+    computed = received.ready + experts
+    returned = exchange(
+        computed, *_ports(chosen, COMBINE), latency, received.free
+    ).ready
+    return Stage(start, attended, received.ready, computed, returned, returned + tail)
 
 
 def _ports(chosen: Sequence[Walker], phase: int) -> tuple[Ints, Ints]:

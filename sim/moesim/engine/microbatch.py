@@ -5,14 +5,18 @@ classes.
 """
 
 from dataclasses import dataclass
+from math import isinf
 
 import numpy as np
 
 from moesim.cost.pass_ import PassCost, PassLoad
 from moesim.engine.clock import PS_PER_S, ticks_of
+from moesim.engine.server import NO_BUDGET
+from moesim.errors import InputError
 from moesim.measure.columns import PARTS, PassRecord
+from moesim.policy.bundle import Policy
 from moesim.policy.predict import known_experts
-from moesim.policy.view import BatchView, Stage
+from moesim.policy.view import BatchView, Stage, View
 from moesim.types import Floats, Ints
 
 
@@ -98,8 +102,28 @@ def quantise(cost: PassCost) -> TickCost:
         tx=ticks_of(cost.tx),
         rx=ticks_of(cost.rx),
         tail=ticks_of(cost.tail),
-        latency=ticks_of(cost.latency),
+        latency=np.maximum(ticks_of(cost.latency), 1),
     )
+
+
+def budget_ticks(wait_budget_s: float) -> int:
+    """Return a wait budget in picoseconds, or `NO_BUDGET` when it is infinite."""
+    return NO_BUDGET if isinf(wait_budget_s) else int(ticks_of(np.array(wait_budget_s)))
+
+
+def checked_key(policy: Policy, batch: BatchView, view: View) -> float:
+    """Return the order's key for a micro-batch.
+
+    Raises
+    ------
+    InputError
+        The policy gave something that cannot be compared.
+    """
+    key = policy.order.key(batch, view)
+    if not isinstance(key, int | float | np.number) or key != key:  # noqa: PLR0124
+        message = f"policy {policy.name!r} gave the key {key!r}; a number is expected"
+        raise InputError(message)
+    return float(key)
 
 
 def pass_record(batch: MicroBatch, done: int, parts: Ints) -> PassRecord:

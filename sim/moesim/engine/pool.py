@@ -30,10 +30,6 @@ class KvPool:
         """Return whether the rank's free blocks let a request hold so many tokens."""
         return self.missing(request, tokens) <= self.free[rank]
 
-    def room(self, rank: int, request: int) -> int:
-        """Return how many tokens a request can hold with every free block."""
-        return int(self.held[request] + self.free[rank]) * self.block_size
-
     def take(self, rank: int, request: int, tokens: int) -> None:
         """Give a request the blocks it needs to hold this many tokens."""
         more = self.missing(request, tokens)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zipfile import BadZipFile
 
 import numpy as np
@@ -37,12 +37,10 @@ from moesim.measure.folder import (
     unused,
     whole_folder,
 )
+from moesim.measure.metrics import published
 from moesim.measure.result import Comparison, Result, ResultFigures
-from moesim.measure.tables import Tables
+from moesim.measure.tables import Tables, empty
 from moesim.types import Ints
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 SCHEMA_VERSION: Final = 1
 RUN, COMPARISON = "moesim run", "moesim comparison"
@@ -161,9 +159,10 @@ def run_files(result: Result) -> dict[str, bytes]:
         for number, record in enumerate(result.summaries)
     ]
     whole = {"replications": result.replications, "schema_version": SCHEMA_VERSION}
+    numbers = {**published(result.summary), **whole, "ci95": result.ci95}
     files = {
         "scenario.yaml": result.scenario_text.encode(),
-        "result.json": as_json({**result.summary, **whole, "ci95": result.ci95}),
+        "result.json": as_json(numbers),
         "summary.json": as_json(records),
         "summary.csv": as_csv(records),
         "traffic.npz": as_npz(bytes=result.traffic),
@@ -244,7 +243,7 @@ def read_tables(data: Mapping[str, bytes]) -> Tables:
         for name in TABLES
         if f"{name}.parquet" in data
     }
-    tables.setdefault("gaps", no_gaps())
+    tables.setdefault("gaps", empty("gaps"))
     return Tables(**tables)
 
 
@@ -254,14 +253,6 @@ def read_records(data: bytes) -> list[dict[str, Any]]:
         {key: value for key, value in record.items() if key != "run_number"}
         for record in json.loads(data)
     ]
-
-
-def no_gaps() -> "DataFrame":
-    """Return the table of inter-token gaps of a run that has none."""
-    from pandas import DataFrame
-
-    columns = {"replication": np.int64, "request_id": np.int64, "gap_ms": np.float64}
-    return DataFrame({name: np.zeros(0, kind) for name, kind in columns.items()})
 
 
 def check_shapes(result: Result) -> None:

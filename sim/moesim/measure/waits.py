@@ -6,6 +6,7 @@ Axes: ``Q`` cells, ``B`` bins.
 from array import array
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moesim.types import Floats, Ints
 
@@ -23,7 +24,7 @@ class WaitColumns:
     """Counts, sums, maxima and histograms of waits, one row a cell (layer, slot)."""
 
     def __init__(self, cells: int) -> None:
-        self.histogram = np.zeros((cells, BINS), np.int32)
+        self._histogram = np.zeros((cells, BINS), np.int32)
         self._total: Ints = np.zeros(cells, np.int64)
         self._maximum: Ints = np.zeros(cells, np.int64)
         self._cells = array("q")
@@ -41,9 +42,14 @@ class WaitColumns:
         self._count(cells, waits)
 
     @property
+    def histogram(self) -> NDArray[np.int32]:
+        """``(Q, B)``: jobs by the bin of their wait; see `bin_of`."""
+        self._flush()
+        return self._histogram
+
+    @property
     def count(self) -> Ints:
         """``(Q,)``: jobs of each cell."""
-        self._flush()
         return self.histogram.sum(axis=1, dtype=np.int64)
 
     @property
@@ -66,7 +72,7 @@ class WaitColumns:
             self._count(cells, waits)
 
     def _count(self, cells: Ints, waits: Ints) -> None:
-        np.add.at(self.histogram, (cells, bin_of(waits)), 1)
+        np.add.at(self._histogram, (cells, bin_of(waits)), 1)
         np.add.at(self._total, cells, waits)
         np.maximum.at(self._maximum, cells, waits)
 

@@ -1,92 +1,160 @@
 """How policies differ from the baseline, with the intervals that decide."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from moesim.measure.compare import higher_is_better
+from moesim.measure.compare import higher_is_better, lower_is_better
 from moesim.measure.result import Comparison
-from moesim.plot.style import COLOURS, INK, MARKERS, canvas, notice, styled
+from moesim.plot.style import (
+    COLOURS,
+    INK,
+    MARKERS,
+    MUTED,
+    SHADE,
+    canvas,
+    notice,
+    styled,
+)
 
-VERDICTS = {"better": "full", "worse": "full", "no difference": "none"}
-"""How a marker is filled: open where the interval contains no difference."""
+TITLE: Final = "Paired differences"
+OPEN: Final = "open: no sure difference"
+LEGEND_CHARACTERS: Final = 130
+"""As many as fit on one line of a legend."""
+ABBREVIATIONS: Final = ("ttft", "tpot", "itl", "e2el", "kv", "gpu", "slo")
+"""Words of a metric's key that people write in capitals."""
+
+
+class Look(NamedTuple):
+    """How one policy is drawn: its colour and marker, and its place within a row."""
+
+    policy: str
+    colour: str
+    marker: str
+    shift: float
 
 
 @styled
 def differences(comparison: Comparison) -> Figure:
-    """Return every metric's relative paired difference from the baseline."""
+    """Return each policy's paired difference from the baseline, metric by metric."""
     rows = [row for row in comparison.rows if row["relative"] is not None]
     if not rows:
-        return notice("Paired differences", "no metric has a value under every policy")
-    others = [name for name in comparison.policies if name != comparison.baseline]
+        return notice(TITLE, "No metric has a number to compare with.")
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
-    figure, axes = canvas(headline(rows, comparison.baseline), 1.8 + 0.5 * len(metrics))
-    for number, policy in enumerate(others):
-        shift = 0.62 * ((number + 0.5) / len(others) - 0.5)
-        mine = [row for row in rows if row["policy"] == policy]
-        draw_policy(axes, mine, metrics, (policy, number, shift))
-    axes.axvline(0, color=INK, linewidth=1.0)
-    axes.set_yticks(range(len(metrics)), [label_of(metric) for metric in metrics])
-    axes.set_ylim(len(metrics) - 0.5, -0.5)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel(
-        f"difference from {comparison.baseline}, {comparison.replications} paired runs; "
-        "bars: 95 % intervals, Holm-corrected; open marker: no difference"
+    others = [name for name in comparison.policies if name != comparison.baseline]
+    step = 0.16 * len(others) + 0.3
+    figure, axes = canvas(
+        headline(rows, comparison.baseline), 1.7 + step * len(metrics)
     )
-    axes.grid(visible=False, axis="y")
-    figure.legend(loc="outside lower center", ncols=min(len(others), 5))
+    for place, look in enumerate(looks(others)):
+        mine = [row for row in rows if row["policy"] == others[place]]
+        draw_policy(axes, mine, metrics, look)
+    finish_axes(axes, metrics)
+    axes.set_xlabel(
+        f"difference from {comparison.baseline} "
+        f"(mean of {comparison.replications} pairs, 95 % interval, Holm-corrected)"
+    )
+    axes.plot([], [], "o", mfc="white", mec=MUTED, label=OPEN)
+    columns = LEGEND_CHARACTERS // (max(len(name) for name in (OPEN, *others)) + 8)
+    figure.legend(loc="outside lower left", ncols=max(columns, 1))
     return figure
 
 
-def draw_policy(
-    axes: Axes,
-    rows: Sequence[Mapping[str, Any]],
-    metrics: Sequence[str],
-    style: tuple[str, int, float],
-) -> None:
-    """Draw one policy's differences; `style` is its name, number and vertical shift."""
-    policy, number, shift = style
-    colour, marker = COLOURS[number % 6], MARKERS[number % 6]
-    for place, row in enumerate(rows):
-        base = abs(row["baseline"])
-        reach = [
-            [(row["difference"] - row["low"]) / base],
-            [(row["high"] - row["difference"]) / base],
-        ]
-        axes.errorbar(
-            row["difference"] / base,
-            metrics.index(row["metric"]) + shift,
-            xerr=reach,
-            color=colour,
-            marker=marker,
-            markersize=6,
-            fillstyle=VERDICTS[row["verdict"]],
-            capsize=2.5,
-            linewidth=1.4,
-            label=policy if place == 0 else None,
+def looks(policies: Sequence[str]) -> list[Look]:
+    """Return how each policy is drawn, from the top of a row to its bottom."""
+    count = len(policies)
+    return [
+        Look(
+            policy,
+            COLOURS[place % len(COLOURS)],
+            MARKERS[place % len(MARKERS)],
+            0.7 * ((place + 0.5) / count - 0.5),
         )
+        for place, policy in enumerate(policies)
+    ]
+
+
+def draw_policy(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], look: Look
+) -> None:
+    """Draw one policy's differences; open where the interval contains 0."""
+    for row in rows:
+        base = abs(row["baseline"])
+        middle, height = row["difference"] / base, metrics.index(row["metric"])
+        open_ = row["verdict"] == "no difference"
+        axes.plot(
+            [row["low"] / base, row["high"] / base],
+            [height + look.shift] * 2,
+            color=look.colour,
+            lw=1.6,
+            marker="|",
+            ms=7,
+            mew=1.4,
+        )
+        axes.plot(
+            middle,
+            height + look.shift,
+            look.marker,
+            ms=6.5,
+            mew=1.4,
+            mec=look.colour,
+            mfc="white" if open_ else look.colour,
+        )
+    axes.plot([], [], look.marker + "-", color=look.colour, lw=1.6, label=look.policy)
+
+
+def finish_axes(axes: Axes, metrics: Sequence[str]) -> None:
+    """Give the differences their zero line, one band a metric, and per cent."""
+    axes.axvline(0, color=INK, lw=1.0, zorder=1.5)
+    for row in range(0, len(metrics), 2):
+        axes.axhspan(row - 0.5, row + 0.5, color=SHADE, zorder=0)
+    axes.set_yticks(range(len(metrics)), [label_of(metric) for metric in metrics])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(metrics) - 0.5, -0.5)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.margins(x=0.06)
+    axes.grid(visible=False, axis="y")
 
 
 def headline(rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
-    """Return the message: the largest certain improvement, or that there is none."""
+    """Return the message: the largest sure improvement, or that there is none."""
     good = [row for row in rows if row["verdict"] == "better"]
     if not good:
-        return f"No policy is certainly better than {baseline} in any of these metrics"
+        return f"No policy is surely better than {baseline} in any of these metrics"
     best = max(good, key=lambda row: abs(row["relative"]))
+    base = abs(best["baseline"])
+    reach = max(best["high"] - best["difference"], best["difference"] - best["low"])
+    more = "raises" if best["difference"] > 0 else "lowers"
     return (
-        f"{best['policy']} improves {label_of(best['metric'])} by "
-        f"{abs(best['relative']):.1%} over {baseline}"
-    )
+        f"{best['policy']} {more} {name_of(best['metric'])} by "
+        f"{abs(best['relative']):.1%} ± {reach / base:.1%} over {baseline}"
+    ).replace("%", " %")
+
+
+def name_of(metric: str) -> str:
+    """Return a metric's key as people say it.
+
+    Examples
+    --------
+    >>> name_of("p99_ttft_ms"), name_of("request_throughput")
+    ('p99 TTFT', 'request throughput')
+    """
+    words = metric.removesuffix("_ms").split("_")
+    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
 def label_of(metric: str) -> str:
-    """Return a metric's key as people say it, with the direction that is good.
+    r"""Return a metric's name, and which direction of it is good, if either is.
 
-    >>> label_of("p99_ttft_ms"), label_of("request_throughput")
-    ('p99 ttft', 'request throughput (more is better)')
+    Examples
+    --------
+    >>> label_of("p99_ttft_ms"), label_of("gpu_busy_frac")
+    ('p99 TTFT\n(less is better)', 'GPU busy frac')
     """
-    words = metric.removesuffix("_ms").replace("_", " ")
-    return f"{words} (more is better)" if higher_is_better(metric) else words
+    name = name_of(metric)
+    if higher_is_better(metric):
+        return f"{name}\n(more is better)"
+    return f"{name}\n(less is better)" if lower_is_better(metric) else name

@@ -3,7 +3,7 @@
 Axes: ``L`` MoE layers, ``E`` experts of a layer.
 """
 
-from math import ceil, floor, log2
+from math import floor, log2
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from moesim.plot.style import (
     HEAT,
     INK,
     MUTED,
+    ORANGES,
     canvas,
     notice,
     styled,
@@ -28,7 +29,7 @@ from moesim.plot.style import (
 from moesim.plot.text import counted, duration
 from moesim.types import Floats
 
-COLDEST: Final = 1 / 16
+COLDEST: Final = 1 / 4
 """Shares below this all have the lightest colour."""
 SHOWN: Final = 20
 """Experts in the figure of waits."""
@@ -38,13 +39,14 @@ QUANTILES: Final = ("wait_p50_us", "wait_p90_us", "wait_p99_us")
 @styled
 def expert_heatmap(result: Result) -> Figure:
     """Return each expert's tokens, relative to an equal share, layer by layer."""
-    share = relative_load(result.experts)
-    if not share.size or not np.nansum(share):
+    if not result.experts["tokens"].any():
         return notice("Expert load: no data", "No token reached an expert.")
+    share = relative_load(result.experts)
     layer, expert = np.unravel_index(int(np.nanargmax(share)), share.shape)
     hottest = float(share[layer, expert])
     title = (
-        f"Hottest: layer {layer}, expert {expert} takes {hottest:.1f} × an equal share"
+        f"Hottest: layer {layer}, expert {expert} gets {hottest:.1f}× "
+        "an equal share of tokens"
     )
     height = min(max(2.6 + 0.1 * len(share), 3.6), 7.0)
     figure, axes = canvas(title, height)
@@ -62,7 +64,7 @@ def expert_heatmap(result: Result) -> Figure:
         image,
         ax=axes,
         pad=0.02,
-        label="tokens relative to an equal share (log scale)",
+        label="× an equal share of tokens (log scale)",
         extend="min" if float(np.nanmin(share)) < low else "neither",
         ticks=2.0 ** np.arange(round(log2(low)), floor(log2(high)) + 1),
         format=FuncFormatter(lambda value, _: times(value)),
@@ -98,10 +100,15 @@ def label_cells(axes: Axes, share: Floats) -> None:
     """Name the axes of a heat map and how empty cells look."""
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    unused = int((share == 0).sum())
-    note = f"  (grey: {counted(unused, 'expert')} without tokens)" if unused else ""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(
+            MaxNLocator(nbins=9, integer=True, steps=[1, 2, 4, 8, 10], min_n_ticks=1)
+        )
+    layer, expert = np.nonzero(share == 0)
+    axes.plot(expert, layer, "x", color=MUTED, ms=3.5, mew=0.8, zorder=2)
+    note = (
+        f"  (×: without tokens, {len(layer):,} of {share.size:,})" if len(layer) else ""
+    )
     axes.set_xlabel(f"expert{note}")
     axes.set_ylabel("MoE layer")
 
@@ -121,7 +128,8 @@ def mark_hottest(axes: Axes, cell: tuple[int, int], shape: tuple[int, ...]) -> N
         bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": INK, "lw": 0.8},
         arrowprops={"arrowstyle": "-", "color": INK, "lw": 1.0, "shrinkB": 5},
     )
-    axes.plot(expert, layer, "o", ms=9, mfc="none", mec=INK, mew=1.3)
+    for colour, width in (("white", 3.2), (INK, 1.3)):
+        axes.plot(expert, layer, "o", ms=9, mfc="none", mec=colour, mew=width)
 
 
 @styled
@@ -137,20 +145,26 @@ def expert_wait(result: Result) -> Figure:
     layer, expert = worst.index[0]
     longest = duration(float(worst["wait_p99_us"].iloc[0]) / 1e3)
     figure, axes = canvas(
-        f"Layer {layer}, expert {expert} is the bottleneck: "
-        f"1 job in 100 waits over {longest}",
+        f"Jobs wait longest for expert {expert} of layer {layer}: p99 {longest}",
         height_in=1.5 + 0.19 * len(worst),
     )
     draw_waits(axes, worst)
     middle = float(waits["wait_p99_us"].median()) / 1e3
-    axes.axvline(middle, color=MUTED, lw=1.0, ls=(0, (4, 3)), zorder=3)
-    axes.plot([], [], color=MUTED, lw=1.0, ls=(0, (4, 3)), label="p99, median expert")
+    line = axes.axvline(middle, color=INK, lw=1.0, ls=(0, (4, 3)), zorder=1.5)
+    line.set_label("p99 of the median expert")
     repeated = (
         f", mean of {result.replications} runs" if result.replications > 1 else ""
     )
     shown = f"the {len(worst)} longest of {counted(len(waits), 'expert')}{repeated}"
     axes.set_xlabel(f"wait in the expert's queue ({shown})")
-    figure.legend(loc="outside lower left", ncols=4)
+    keys, names = axes.get_legend_handles_labels()
+    in_order = sorted(range(len(names)), key=lambda place: names[place])
+    figure.legend(
+        [keys[place] for place in in_order],
+        [names[place] for place in in_order],
+        loc="outside lower left",
+        ncols=len(names),
+    )
     return figure
 
 
@@ -165,7 +179,7 @@ def draw_waits(axes: Axes, worst: pd.DataFrame) -> None:
     """Draw a bar to each expert's p99 with its p90 and p50, longest on top."""
     rows = np.arange(len(worst))
     p50, p90, p99 = (worst[name].to_numpy() / 1e3 for name in QUANTILES)
-    axes.barh(rows, p99, height=0.72, color=COLOURS[1], alpha=0.45, label="p99")
+    axes.barh(rows, p99, height=0.72, color=ORANGES[2], label="p99")
     axes.plot(p90, rows, "D", ms=4.5, color=COLOURS[0], label="p90")
     axes.plot(p50, rows, "o", ms=4.5, mfc="white", mec=COLOURS[0], label="p50")
     for row, (end, jobs) in enumerate(zip(p99, worst["jobs"], strict=True)):
@@ -178,6 +192,7 @@ def draw_waits(axes: Axes, worst: pd.DataFrame) -> None:
             va="center",
             fontsize=7.5,
             color=MUTED,
+            bbox={"fc": "white", "ec": "none", "pad": 0.6},
         )
     axes.set_yticks(rows, [f"layer {la} · expert {ex}" for la, ex in worst.index])
     axes.tick_params(axis="y", length=0, labelsize=8.5)
@@ -186,6 +201,3 @@ def draw_waits(axes: Axes, worst: pd.DataFrame) -> None:
     axes.set_ylim(len(worst) - 0.4, -0.6)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: duration(ms)))
     axes.margins(y=0)
-
-
-__all__ = ["ceil", "expert_heatmap", "expert_wait"]

@@ -63,8 +63,7 @@ class ComparisonPlots:
 
     def cdf(self, metric: str = "ttft") -> Figure:
         """Return one latency's distribution under each policy."""
-        names = self.comparison
-        return latency.compared_cdf(names.results, metric, names.baseline)
+        return latency.compared_cdf(self.comparison.results, metric)
 
     def differences(self) -> Figure:
         """Return each policy's paired differences from the baseline."""

@@ -4,11 +4,12 @@ Nothing here touches pyplot: a figure belongs to whoever asked for it, and the r
 own settings neither change our pictures nor are changed by them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final, ParamSpec
 
 import matplotlib as mpl
@@ -20,9 +21,15 @@ P = ParamSpec("P")
 
 WIDTH_IN: Final = 8.0
 HEIGHT_IN: Final = 4.5
-INK, MUTED, FAINT, EMPTY = "#222222", "#666666", "#d9d9d9", "#eceff3"
+TITLE_CHARACTERS: Final = 76
+"""As many as fit on one line of a title."""
+INK, MUTED, FAINT, SHADE, EMPTY = "#222222", "#666666", "#d9d9d9", "#f5f6f8", "#eceff3"
 COLOURS: Final = ("#0b4f8a", "#e07b28", "#2f9e77", "#8a4fa0", "#b59a00", "#5f6b73")
 """Colours of series; each is told from its neighbours by lightness as well."""
+BLUES: Final = ("#0b4f8a", "#4f8fc7", "#a5c8e6")
+ORANGES: Final = ("#d1651a", "#f0a860", "#f5cda5")
+GREENS: Final = ("#1f7d5c", "#6cbf9f")
+"""Shades of one kind of thing, the darkest first."""
 LINES: Final[tuple[Any, ...]] = (
     "-",
     (0, (5, 1.6)),
@@ -41,10 +48,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10.0,
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
+    "axes.titlesize": 10.0,
     "figure.dpi": 120.0,
     "figure.facecolor": "white",
     "font.family": ["DejaVu Sans"],
@@ -92,11 +96,20 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def canvas(title: str, height_in: float = HEIGHT_IN) -> tuple[Picture, Axes]:
-    """Return a figure with one empty, titled pair of axes."""
-    figure = Picture(figsize=(WIDTH_IN, height_in), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title)
+    """Return a titled figure with one empty pair of axes."""
+    figure, (axes,) = panels(title, [1], height_in)
     return figure, axes
+
+
+def panels(
+    title: str, widths: Sequence[float], height_in: float = HEIGHT_IN
+) -> tuple[Picture, list[Axes]]:
+    """Return a titled figure with axes side by side, as wide as `widths` says."""
+    figure = Picture(figsize=(WIDTH_IN, height_in), layout="constrained")
+    lines = fill(title, TITLE_CHARACTERS)
+    figure.suptitle(lines, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
+    row = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)
+    return figure, list(row[0])
 
 
 def notice(title: str, reason: str) -> Picture:

@@ -81,8 +81,9 @@ def make_policy(given: object, setting: Setting = Setting()) -> Policy:
     ----------
     given : str, mapping, Policy or object
         A whole `Policy`; or a name (``"oldest"``), a class by path
-        (``"my_module:Class"``), a mapping with ``name`` and parameters, or an object that has the method of at
-        least one role (``key``, ``sequence``, ``rank``, ``stage``, ``slots``).
+        (``"my_module:Class"``), a mapping with ``name`` and parameters, or an object
+        that has the method of at least one role (``key``, ``sequence``, ``rank``,
+        ``stage``, ``slots``).
     setting : Setting
         The roles that the scenario's ``serving`` section names.
 

@@ -6,6 +6,7 @@ layers.
 
 from dataclasses import dataclass
 from math import inf
+from typing import TypeGuard, get_args
 
 import numpy as np
 
@@ -46,6 +47,9 @@ class PerLayer:
     knowledge: Knowledge = "present"
     wait_budget_s: float = inf
 
+    def __post_init__(self) -> None:
+        check(self.knowledge, self.wait_budget_s)
+
     def key(self, batch: BatchView, view: View) -> float:
         """Return the busiest GPU's seconds in the stage about to queue."""
         return float(stage_bottlenecks(batch)[0])
@@ -71,6 +75,11 @@ class CrossLayer:
     ageing: float = 0.5
     wait_budget_s: float = 5e-3
 
+    def __post_init__(self) -> None:
+        check(self.knowledge, self.wait_budget_s)
+        if not (is_number(self.ageing) and 0 <= self.ageing < inf):
+            raise ValueError(f"ageing is a number from 0; got {self.ageing!r}")
+
     def key(self, batch: BatchView, view: View) -> float:
         """Return remaining seconds, less what age is worth.
 
@@ -79,6 +88,24 @@ class CrossLayer:
         """
         remaining = float(stage_bottlenecks(batch).sum())
         return remaining + self.ageing * batch.oldest_arrival_s
+
+
+def check(knowledge: object, wait_budget_s: object) -> None:
+    """Raise `ValueError` for a knowledge or a wait budget that means nothing."""
+    if knowledge not in get_args(Knowledge):
+        known = ", ".join(get_args(Knowledge))
+        raise ValueError(f"knowledge {knowledge!r} is not one of {known}")
+    if not (is_number(wait_budget_s) and float(wait_budget_s) >= 0):
+        raise ValueError(f"wait_budget is a duration from 0; got {wait_budget_s!r}")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number; true and false are none.
+
+    >>> is_number(1.5), is_number(True), is_number("1")
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def stage_bottlenecks(batch: BatchView) -> Floats:

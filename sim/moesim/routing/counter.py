@@ -25,7 +25,7 @@ GAMMA = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 _GAMMA = np.uint64(GAMMA)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S11, _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (11, 27, 30, 31, 32))
+_S12, _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (12, 27, 30, 31, 32))
 
 
 def mix(bits: Bits) -> Bits:
@@ -64,8 +64,8 @@ def bits_at(start: Bits, steps: np.uint64 | Bits) -> Bits:
 
 
 def uniform(bits: Bits) -> Floats:
-    """Return floats in the open interval (0, 1), spaced 2**-53, from random bits."""
-    return ((bits >> _S11).astype(np.float64) + 0.5) * 2.0**-53
+    """Return floats in the open interval (0, 1), spaced 2**-52, from random bits."""
+    return ((bits >> _S12).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def below(bits: Bits, bound: int) -> Ints:

@@ -8,20 +8,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moesim.errors import InputError, Problem
+from moesim.errors import Problem
+from moesim.routing.checks import check_count, refuse
 from moesim.routing.counter import Bits, root, step, token_keys
 from moesim.routing.grouped import GroupLimited
 from moesim.routing.source import TokenKeys
 from moesim.routing.topk import LAYER_STRIDE, Cells, Law, PlackettLuce, distinct
 from moesim.types import Floats, Ids, Ints
 
-CHUNK = 1 << 15
-"""(Token, layer) cells drawn together: what keeps the work in the cache."""
+CHUNK = 1 << 18
+"""Random numbers drawn together: what keeps the work in the cache."""
+MOST_EXPERTS = 1 << 16
+"""Ids are 16 bits wide."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sizes:
-    """What the model and the seed say about a routing source."""
+    """What the model and the seed say about a routing source.
+
+    Parameters
+    ----------
+    layers, experts, top_k : int
+        MoE layers, experts of each, experts of a token in each.
+    groups, top_groups : int
+        Equal groups of experts, and how many of them a token may use.
+    seed : int
+        Everything random follows from it.
+    """
 
     layers: int
     experts: int
@@ -30,6 +43,13 @@ class Sizes:
     top_groups: int = 1
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        refuse(_size_problems(self) or self.problems())
+
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with the parameters of a scenario; sizes are right."""
+        return []
+
     def law(self, weights: Floats) -> Law:
         """Return the law of ``(N, E)`` weights, limited to groups if the model is."""
         if self.groups in (1, self.top_groups):
@@ -37,12 +57,31 @@ class Sizes:
         return GroupLimited.of(weights, self.groups, self.top_groups)
 
 
+def _size_problems(sizes: Sizes) -> list[Problem]:
+    problems = check_count("layers", sizes.layers, 1, 1 << 16)
+    problems += check_count("experts", sizes.experts, 1, MOST_EXPERTS)
+    problems += check_count("seed", sizes.seed, 0, 2**63 - 1)
+    if problems:
+        return problems
+    problems += check_count("groups", sizes.groups, 1, sizes.experts)
+    if problems:
+        return problems
+    if sizes.experts % sizes.groups:
+        message = f"found {sizes.groups}, expected a divisor of {sizes.experts} experts"
+        return [Problem(message, key="groups")]
+    problems += check_count("top_groups", sizes.top_groups, 1, sizes.groups)
+    if not problems:
+        reach = sizes.top_groups * (sizes.experts // sizes.groups)
+        problems += check_count("top_k", sizes.top_k, 1, reach)
+    return problems
+
+
 def draw_experts(
     sizes: Sizes,
     law: Law,
     keys: TokenKeys,
     row: Callable[[TokenKeys], Ints],
-    forced: Callable[[TokenKeys], Ints | None] = lambda _: None,
+    forced: Callable[[TokenKeys], Ints] | None = None,
 ) -> Ids:
     """Return ``(T, L, k)`` distinct experts of each token in each layer.
 
@@ -50,21 +89,20 @@ def draw_experts(
     ----------
     row : callable
         From ``T`` keys to ``(T, L)`` rows of the law's weights.
-    forced : callable
+    forced : callable, optional
         From ``T`` keys to ``(T, L)`` experts that must be used, -1 where free.
     """
     origin = root(sizes.seed, "routing")
     layer = np.array([step(number * LAYER_STRIDE) for number in range(sizes.layers)])
     ids = np.empty((len(keys), sizes.layers, sizes.top_k), np.uint16)
-    pace = max(1, CHUNK // sizes.layers)
+    pace = max(1, CHUNK // (sizes.layers * max(sizes.top_k, 8)))
     for first in range(0, len(keys), pace):
         part = cut(keys, first, first + pace)
         start: Bits = token_keys(origin, part.request, part.position)
         cells = Cells(
             (start[:, None] + layer).ravel(), row(part).astype(np.uint64).ravel()
         )
-        fixed = forced(part)
-        held = None if fixed is None else fixed.reshape(1, -1)
+        held = None if forced is None else forced(part).ravel()
         drawn = distinct(law, cells, sizes.top_k, held)
         ids[first : first + pace] = drawn.T.reshape(len(part), sizes.layers, -1)
     return ids
@@ -75,21 +113,3 @@ def cut(keys: TokenKeys, first: int, last: int) -> TokenKeys:
     return TokenKeys(
         keys.request[first:last], keys.klass[first:last], keys.position[first:last]
     )
-
-
-def check_range(key: str, value: object, low: float, high: float) -> list[Problem]:
-    """Return a problem if a parameter is no number in a range."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and low <= float(value) <= high:  # type: ignore[arg-type]
-        return []
-    return [
-        Problem(
-            f"a number from {low:g} to {high:g} is expected; got {value!r}", key=key
-        )
-    ]
-
-
-def refuse(problems: list[Problem]) -> None:
-    """Raise what was found, if anything was."""
-    if problems:
-        raise InputError(problems)

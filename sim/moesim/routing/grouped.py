@@ -52,8 +52,8 @@ class GroupedCells(Cells):
         return GroupedCells(
             self.start[index],
             self.row[index],
-            self.groups[:, index],
-            self.edges[:, index],
+            self.groups.take(index, axis=1),
+            self.edges.take(index, axis=1),
         )
 
 
@@ -83,10 +83,12 @@ class GroupLimited:
             top_groups,
         )
 
-    def prepare(self, cells: Cells) -> GroupedCells:
-        """Return the cells with their groups drawn."""
+    def prepare(self, cells: Cells, forced: Ints | None) -> GroupedCells:
+        """Return the cells with their groups drawn; a forced expert's is one of them."""
         apart = Cells(cells.start + step(PREPARE), cells.row)
-        groups = distinct(self.by_mass, apart, self.top_groups)
+        size = self.logs.shape[1] // self.mass.shape[1]
+        held = None if forced is None else forced // size
+        groups = distinct(self.by_mass, apart, self.top_groups, held)
         share = self.mass[cells.row.view(np.int64), groups].cumsum(axis=0)
         return GroupedCells(cells.start, cells.row, groups, share / share[-1])
 

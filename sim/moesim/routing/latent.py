@@ -1,6 +1,6 @@
 """Latent routing: what a token is about decides its experts in every layer.
 
-Each token belongs to a cluster, which it mostly shares with its neighbours; each cluster
+Each token belongs to a cluster, which it may share with its neighbours; each cluster
 has a popularity of its own in every layer, tilted by the request's domain. Layers are
 thereby dependent without one causing the next, as in recorded logs.
 
@@ -12,8 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from moesim.routing.counter import root, token_keys, uniform
-from moesim.routing.draw import Sizes, check_range, draw_experts, refuse
+from moesim.errors import Problem
+from moesim.routing.checks import check_count, check_number
+from moesim.routing.counter import Bits, bits_at, root, step, token_keys, uniform
+from moesim.routing.draw import Sizes, draw_experts
 from moesim.routing.source import TokenKeys
 from moesim.routing.topk import Law
 from moesim.streams import stream
@@ -21,15 +23,13 @@ from moesim.types import Floats, Ids, Ints
 
 REACH = 64
 """A stretch of one cluster ends at the latest at multiples of this many positions."""
+MOST_WEIGHTS = 1 << 24
+"""Largest table of weights; building it takes about a gigabyte."""
 
 
 @dataclass(frozen=True)
-class Latent:
+class Latent(Sizes):
     """Domains and token clusters give each layer its popularity.
-
-    The defaults were fitted to a recorded DeepSeek-V2-Lite log (26 layers, 64 experts,
-    top 6, intent-recognition prompts); what they reach stands in
-    ``tests/routing/test_latent.py``.
 
     Parameters
     ----------
@@ -45,27 +45,30 @@ class Latent:
         How unevenly a domain uses the clusters: standard deviation of log shares.
     stickiness : float
         Probability that a token keeps its predecessor's cluster.
+    drift : float
+        Probability that a token changes its cluster once, at a layer of its own.
     """
 
-    layers: int
-    experts: int
-    top_k: int
-    groups: int = 1
-    top_groups: int = 1
-    seed: int = 0
     domains: int = 4
     clusters: int = 32
     spread: float = 1.5
     tilt: float = 0.5
     focus: float = 0.5
     stickiness: float = 0.3
+    drift: float = 0.2
 
-    def __post_init__(self) -> None:
-        problems = check_range("domains", self.domains, 1, 10_000)
-        problems += check_range("clusters", self.clusters, 1, 10_000)
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with the parameters of a scenario."""
+        problems = check_count("domains", self.domains, 1, MOST_WEIGHTS)
+        problems += check_count("clusters", self.clusters, 1, MOST_WEIGHTS)
         for key in ("spread", "tilt", "focus"):
-            problems += check_range(key, getattr(self, key), 0, 10)
-        refuse(problems + check_range("stickiness", self.stickiness, 0, 1))
+            problems += check_number(key, getattr(self, key), 0, 10)
+        for key in ("stickiness", "drift"):
+            problems += check_number(key, getattr(self, key), 0, 1)
+        if not problems:
+            most = max(1, MOST_WEIGHTS // (self.domains * self.layers * self.experts))
+            problems += check_count("clusters", self.clusters, 1, most)
+        return problems
 
     @cached_property
     def _law(self) -> Law:
@@ -75,59 +78,66 @@ class Latent:
         cluster = rng.standard_normal((1, self.clusters, *shape))
         domain = rng.standard_normal((self.domains, 1, *shape))
         logs = self.spread * cluster + self.tilt * domain
-        return self._sizes.law(np.exp(logs).reshape(-1, self.experts))
+        return self.law(np.exp(logs).reshape(-1, self.experts))
 
     @cached_property
     def _edges(self) -> Floats:
-        """``(D, Z)``: cumulative shares of the clusters in each domain."""
+        """``(D * Z,)``: each domain's number plus its cumulative shares of clusters."""
         rng = stream(self.seed, "latent shares")
-        weights = np.exp(
-            self.focus * rng.standard_normal((self.domains, self.clusters))
-        )
-        return np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-
-    @property
-    def _sizes(self) -> Sizes:
-        return Sizes(
-            self.layers,
-            self.experts,
-            self.top_k,
-            self.groups,
-            self.top_groups,
-            self.seed,
-        )
+        normal = rng.standard_normal((self.domains, self.clusters))
+        shares = np.cumsum(np.exp(self.focus * normal), axis=1)
+        shares /= shares[:, -1:]
+        return (np.arange(self.domains)[:, None] + shares).ravel()
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
-        return draw_experts(self._sizes, self._law, keys, self._rows)
+        return draw_experts(self, self._law, keys, self._rows)
 
     def clusters_of(self, keys: TokenKeys) -> Ints:
-        """Return ``(T,)``: each token's cluster, the one drawn where its stretch began."""
-        origin = root(self.seed, "latent clusters")
-        chance = uniform(token_keys(origin, keys.request, self._begin(keys)))
-        edges = self._edges[keys.klass % self.domains]
-        found = (chance[:, None] > edges).sum(axis=1)
-        return np.minimum(found, self.clusters - 1)
+        """Return ``(T, L)``: the cluster of each token in each layer.
+
+        It is drawn where the token's stretch began, together with the layer from which
+        on, if at all, another one takes its place.
+        """
+        return self._rows(keys) // self.layers % self.clusters
+
+    def _rows(self, keys: TokenKeys) -> Ints:
+        start = token_keys(
+            root(self.seed, "latent clusters"), keys.request, self._begin(keys)
+        )
+        first, second, late = (bits_at(start, step(number)) for number in range(3))
+        domain = keys.klass % self.domains
+        before, after = self._kind(domain, first), self._kind(domain, second)
+        layer = np.arange(self.layers)
+        change = self._change(late)[:, None]
+        kind = np.where(layer < change, before[:, None], after[:, None])
+        return kind * self.layers + layer
+
+    def _kind(self, domain: Ints, bits: Bits) -> Ints:
+        """Return ``(T,)``: domain times Z plus a cluster drawn by the domain's shares."""
+        found = np.searchsorted(self._edges, domain + uniform(bits), side="right")
+        return np.clip(found, domain * self.clusters, (domain + 1) * self.clusters - 1)
+
+    def _change(self, bits: Bits) -> Ints:
+        """Return ``(T,)``: the layer at which each token changes, or the last plus 1."""
+        chance = uniform(bits)
+        if not self.drift:
+            return np.full(len(bits), self.layers)
+        place = (chance * (self.layers / self.drift)).astype(np.int64)
+        return np.minimum(place, self.layers)
 
     def _begin(self, keys: TokenKeys) -> Ints:
         """Return ``(T,)``: the position at which each token's stretch began.
 
         A position begins a stretch by a chance of its own, so nothing has to be
-        remembered: at most `REACH` - 1 positions are looked at, those behind a token.
+        remembered: at most `REACH` positions are looked at.
         """
         origin = root(self.seed, "latent switches")
         begin = keys.position.copy()
         open_ = np.arange(len(keys))
-        for _ in range(REACH):
+        while len(open_):
             at = begin[open_]
             chance = uniform(token_keys(origin, keys.request[open_], at))
-            goes_on = (chance < self.stickiness) & (at % REACH > 0)
-            open_ = open_[goes_on]
-            if not len(open_):
-                break
+            open_ = open_[(chance < self.stickiness) & (at % REACH > 0)]
             begin[open_] -= 1
         return begin
-
-    def _rows(self, keys: TokenKeys) -> Ints:
-        kind = (keys.klass % self.domains) * self.clusters + self.clusters_of(keys)
-        return kind[:, None] * self.layers + np.arange(self.layers)

@@ -1,53 +1,48 @@
 """Synthetic routing by popularity: uniform, Zipf, log-normal, and a rush hour.
 
 Every source is a pure function of (seed, request, class, position); its fields are what
-a scenario may set, besides the sizes that the model gives.
+a scenario may set, besides the sizes that the model gives. Its tables are built when
+the first token is routed.
 
 Axes: ``T`` tokens, ``L`` MoE layers, ``E`` experts, ``k`` experts of a token.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from moesim.errors import Problem
+from moesim.routing.checks import check_choice, check_count, check_number
 from moesim.routing.counter import root, token_keys, uniform
-from moesim.routing.draw import Sizes, check_range, draw_experts, refuse
+from moesim.routing.draw import Sizes, draw_experts
 from moesim.routing.source import TokenKeys
 from moesim.routing.topk import Law
 from moesim.streams import stream
-from moesim.types import Floats, Ids, Ints
+from moesim.types import Bools, Floats, Ids, Ints
 
-PER = ("request", "token")
+STEEPEST = 10.0
+"""Largest exponent or standard deviation; far beyond anything measured."""
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Sizes):
     """Every expert is equally likely."""
-
-    layers: int
-    experts: int
-    top_k: int
-    groups: int = 1
-    top_groups: int = 1
-    seed: int = 0
 
     @cached_property
     def _law(self) -> Law:
-        return sizes_of(self).law(np.ones((1, self.experts)))
+        return self.law(np.ones((1, self.experts)))
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
-        return draw_experts(sizes_of(self), self._law, keys, self._row)
+        return draw_experts(self, self._law, keys, self._rows)
 
-    def _row(self, keys: TokenKeys) -> Ints:
+    def _rows(self, keys: TokenKeys) -> Ints:
         return np.zeros((len(keys), self.layers), np.int64)
 
 
 @dataclass(frozen=True)
-class Zipf:
+class Zipf(Sizes):
     """The r-th most popular expert of a layer has weight ``r ** -exponent``.
 
     Each layer has an order of its own, drawn from the seed.
@@ -55,72 +50,68 @@ class Zipf:
     Parameters
     ----------
     exponent : float
-        0 is uniform; 1 gives the top tenth of 64 experts about half of the draws.
+        0 is uniform; at 1, top 8 of 256, a token uses the most popular expert of a
+        layer with probability 0.80.
     """
 
-    layers: int
-    experts: int
-    top_k: int
-    groups: int = 1
-    top_groups: int = 1
-    seed: int = 0
     exponent: float = 1.0
 
-    def __post_init__(self) -> None:
-        refuse(check_range("exponent", self.exponent, 0, 10))
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with the parameters of a scenario."""
+        return check_number("exponent", self.exponent, 0, STEEPEST)
 
     @cached_property
     def _law(self) -> Law:
-        weights = zipf_weights(self.layers, self.experts, self.exponent, self.seed)
-        return sizes_of(self).law(weights)
+        return self.law(zipf_weights(self, self.exponent))
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
-        return draw_experts(sizes_of(self), self._law, keys, rows_by_layer(self.layers))
+        return draw_experts(self, self._law, keys, self._rows)
+
+    def _rows(self, keys: TokenKeys) -> Ints:
+        return np.broadcast_to(np.arange(self.layers), (len(keys), self.layers))
 
 
 @dataclass(frozen=True)
-class Lognormal:
+class Lognormal(Sizes):
     """Log weights are normal, independent between experts and layers.
 
     Parameters
     ----------
     sigma : float
-        Standard deviation of the log weight; 1.0 to 1.1 brackets the rank imbalance
-        that TensorRT-LLM reports of DeepSeek-R1 (wide_ep blog 4).
+        Standard deviation of the log weights; 0 is uniform.
     """
 
-    layers: int
-    experts: int
-    top_k: int
-    groups: int = 1
-    top_groups: int = 1
-    seed: int = 0
     sigma: float = 1.0
 
-    def __post_init__(self) -> None:
-        refuse(check_range("sigma", self.sigma, 0, 10))
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with the parameters of a scenario."""
+        return check_number("sigma", self.sigma, 0, STEEPEST)
 
     @cached_property
     def _law(self) -> Law:
         shape = (self.layers, self.experts)
         normal = stream(self.seed, "expert popularity").standard_normal(shape)
-        return sizes_of(self).law(np.exp(self.sigma * normal))
+        return self.law(np.exp(self.sigma * normal))
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
-        return draw_experts(sizes_of(self), self._law, keys, rows_by_layer(self.layers))
+        return draw_experts(self, self._law, keys, self._rows)
+
+    def _rows(self, keys: TokenKeys) -> Ints:
+        return np.broadcast_to(np.arange(self.layers), (len(keys), self.layers))
 
 
 @dataclass(frozen=True)
-class RushHour:
+class RushHour(Sizes):
     """With some probability a request (or token) goes through named experts.
 
     Parameters
     ----------
     hot : tuple of (layer, expert)
-        Where the rush is; at most one expert of a layer. The other experts of a token
-        come from the background.
+        Where the rush is, at most one expert of a layer (layers count from 0 among the
+        MoE layers). The other experts of a token come from the background, of which a
+        hot expert is part: outside the rush it gets its usual share.
     probability : float
         Share of requests (or tokens) in the rush.
     per : {"request", "token"}
@@ -129,88 +120,64 @@ class RushHour:
         Zipf exponent of the background; 0 is uniform.
     """
 
-    layers: int
-    experts: int
-    top_k: int
-    groups: int = 1
-    top_groups: int = 1
-    seed: int = 0
     hot: tuple[tuple[int, int], ...] = ()
     probability: float = 0.35
     per: str = "request"
     exponent: float = 0.0
 
-    def __post_init__(self) -> None:
-        problems = check_range("probability", self.probability, 0, 1)
-        problems += check_range("exponent", self.exponent, 0, 10)
-        if self.per not in PER:
-            problems += check_choice("per", self.per, PER)
-        for number, (layer, expert) in enumerate(self.hot):
-            problems += check_range(f"hot.{number}.layer", layer, 0, self.layers - 1)
-            problems += check_range(f"hot.{number}.expert", expert, 0, self.experts - 1)
-        if len({layer for layer, _ in self.hot}) < len(self.hot):
-            problems += [Problem("at most one hot expert in a layer", key="hot")]
-        if self.groups > self.top_groups:
-            problems += [
-                Problem("needs a model without group-limited routing", key="name")
-            ]
-        refuse(problems)
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with the parameters of a scenario."""
+        problems = check_number("probability", self.probability, 0, 1)
+        problems += check_choice("per", self.per, ("request", "token"))
+        problems += check_number("exponent", self.exponent, 0, STEEPEST)
+        return problems + self._hot_problems()
+
+    def _hot_problems(self) -> list[Problem]:
+        pairs = self.hot
+        listed = isinstance(pairs, list | tuple) and all(
+            isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
+        )
+        if not listed or not pairs:
+            message = f"found {pairs!r:.60}, expected (layer, expert) pairs"
+            return [Problem(message, key="hot")]
+        problems = []
+        for number, (layer, expert) in enumerate(pairs):
+            key = f"hot.{number}"
+            problems += check_count(f"{key}.layer", layer, 0, self.layers - 1)
+            problems += check_count(f"{key}.expert", expert, 0, self.experts - 1)
+        if not problems and len({layer for layer, _ in pairs}) < len(pairs):
+            message = f"found {pairs!r:.60}, expected at most one expert of a layer"
+            problems = [Problem(message, key="hot")]
+        return problems
 
     @cached_property
     def _law(self) -> Law:
-        weights = zipf_weights(self.layers, self.experts, self.exponent, self.seed)
-        return sizes_of(self).law(weights)
+        return self.law(zipf_weights(self, self.exponent))
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
-        row = rows_by_layer(self.layers)
-        return draw_experts(sizes_of(self), self._law, keys, row, self._forced)
+        return draw_experts(self, self._law, keys, self._rows, self._forced)
 
-    def rushes(self, keys: TokenKeys) -> Ints:
-        """Return ``(T,)``: 1 for tokens in the rush, else 0."""
+    def in_rush(self, keys: TokenKeys) -> Bools:
+        """Return ``(T,)``: whether each token is in the rush."""
         origin = root(self.seed, "rush hour")
-        position = (
-            keys.position if self.per == "token" else np.zeros_like(keys.position)
-        )
+        alone = self.per == "token"
+        position = keys.position if alone else np.zeros_like(keys.position)
         chance = uniform(token_keys(origin, keys.request, position))
-        return (chance < self.probability).astype(np.int64)
+        return chance < self.probability
+
+    def _rows(self, keys: TokenKeys) -> Ints:
+        return np.broadcast_to(np.arange(self.layers), (len(keys), self.layers))
 
     def _forced(self, keys: TokenKeys) -> Ints:
-        forced = np.full((len(keys), self.layers), -1)
-        inside = self.rushes(keys) > 0
+        everywhere = np.full(self.layers, -1)
         for layer, expert in self.hot:
-            forced[inside, layer] = expert
-        return forced
+            everywhere[layer] = expert
+        return np.where(self.in_rush(keys)[:, None], everywhere, -1)
 
 
-def check_choice(key: str, value: object, known: tuple[str, ...]) -> list[Problem]:
-    """Return a problem that names what a parameter may be."""
-    return [Problem(f"{value!r} is not one of {', '.join(known)}", key=key)]
-
-
-def sizes_of(source: "Uniform | Zipf | Lognormal | RushHour") -> Sizes:
-    """Return the sizes that the model gives to a source."""
-    return Sizes(
-        source.layers,
-        source.experts,
-        source.top_k,
-        source.groups,
-        source.top_groups,
-        source.seed,
-    )
-
-
-def zipf_weights(layers: int, experts: int, exponent: float, seed: int) -> Floats:
-    """Return ``(L, E)`` Zipf weights, shuffled in each layer by the seed."""
-    weights = np.arange(1, experts + 1) ** -float(exponent)
-    rng = stream(seed, "expert popularity")
-    return rng.permuted(np.tile(weights, (layers, 1)), axis=1)
-
-
-def rows_by_layer(layers: int) -> Callable[[TokenKeys], Ints]:
-    """Return what gives each token, in each layer, that layer's weights."""
-
-    def row(keys: TokenKeys) -> Ints:
-        return np.broadcast_to(np.arange(layers), (len(keys), layers))
-
-    return row
+def zipf_weights(sizes: Sizes, exponent: float) -> Floats:
+    """Return ``(L, E)`` Zipf weights, in each layer in an order drawn from the seed."""
+    weights = np.arange(1, sizes.experts + 1) ** -float(exponent)
+    rng = stream(sizes.seed, "expert popularity")
+    return rng.permuted(np.tile(weights, (sizes.layers, 1)), axis=1)

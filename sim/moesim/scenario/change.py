@@ -11,7 +11,7 @@ from moesim.errors import InputError, Problem
 from moesim.policy.bundle import policy_parameters
 from moesim.policy.order import ORDERS
 from moesim.routing.catalogue import SOURCES
-from moesim.scenario.pieces import GIVEN
+from moesim.scenario.named import GIVEN
 from moesim.scenario.quantities import shown
 from moesim.scenario.read import read_tree
 from moesim.scenario.schema import Sections, Table
@@ -61,6 +61,7 @@ def changed(data: Table, changes: Mapping[str, Any]) -> Table:
     if problems:
         raise InputError(problems)
     result: Table = _copy(data)
+    # What names a part comes first: it may drop what the others then set.
     for key, value in sorted(leaves, key=lambda leaf: not _is_tag(leaf[0])):
         _put(result, key, value)
     return result
@@ -119,19 +120,15 @@ def _part_keys(part: str) -> Iterator[str]:
 
 
 def _leaves(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values; a part with its tag, and a list, stay whole."""
+    """Yield dotted keys and values; a mapping that names its kind stays whole."""
     for name, value in changes.items():
-        key = f"{prefix}{name}"
-        key = SHORTCUTS.get(key, key)
-        whole = key in OPEN or (key in TAGS and TAGS[key] in value) if _full(value) else 1
-        if whole:
+        key = SHORTCUTS.get(f"{prefix}{name}", f"{prefix}{name}")
+        if isinstance(value, str) and key in TAGS and not value[:1].isdecimal():
+            yield f"{key}.{TAGS[key]}", value
+        elif not isinstance(value, Mapping) or key in OPEN or TAGS.get(key) in value:
             yield key, value
         else:
             yield from _leaves(value, f"{key}.")
-
-
-def _full(value: object) -> bool:
-    return isinstance(value, Mapping) and bool(value)
 
 
 def _is_known(key: str, known: list[str]) -> bool:
@@ -153,30 +150,17 @@ def _unknown(key: str, known: list[str]) -> Problem:
 
 
 def _put(data: Table, key: str, value: Any) -> None:
-    """Put a value at a dotted key of data that has every part that it passes."""
-    *path, last = key.split(".")
+    part, _, last = key.rpartition(".")
     table = data
-    for depth, step in enumerate(path):
-        inner = table.setdefault(step, {})
-        if not isinstance(inner, dict):
-            part = ".".join(path[: depth + 1])
-            said = f"{part} is {shown(inner)} and has no key {shown(last)}"
-            raise InputError([Problem(said, key=shown(key)[1:-1])])
-        table = inner
-    name: Any = int(last) if ".".join(path) == "cluster.speed" and last.isdigit() else last
-    part, tag = (key, TAGS[key]) if key in TAGS else (".".join(path), last)
+    for step in part.split(".") if part else ():
+        table = table.setdefault(step, {})
+    name: Any = int(last) if part == "cluster.speed" and last.isdecimal() else last
     if value is None:
         table.pop(name, None)
-    elif TAGS.get(part) == tag and isinstance(value, str):
-        _rename(table if part != key else table.setdefault(last, {}), tag, value)
-    else:
-        table[name] = _copy(value)
-
-
-def _rename(table: Table, tag: str, value: str) -> None:
-    if table.get(tag) != value:
+        return
+    if TAGS.get(part) == last and table.get(last) != value:
         table.clear()
-        table[tag] = value
+    table[name] = _copy(value)
 
 
 def _copy(value: Any) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from moesim.errors import InputError, Problem
+from moesim.routing.catalogue import SOURCES
+from moesim.scenario.named import keys_fit
 from moesim.scenario.pieces import (
     arrivals_of,
     length_of,
@@ -17,12 +19,13 @@ from moesim.scenario.pieces import (
     serving_of,
     source_of,
     system_of,
-    topology_of,
     workload_of,
 )
 from moesim.scenario.report import about_key, located
 from moesim.scenario.schema import Sections
 from moesim.scenario.tree import Location, Tree, dotted
+from moesim.spec.hardware import load_gpu
+from moesim.workload.arrivals import TraceArrivals
 from moesim.workload.lengths import TraceLength
 
 
@@ -37,84 +40,124 @@ class Check:
     run : callable
         Raises `InputError` when the scenario is wrong.
     reads : tuple of Location
-        What else it depends on; named in its messages, with lines.
+        What else it depends on: it is skipped when that is wrong.
+    tells : tuple of str
+        Problems whose dotted key begins with one of these name the places in `reads`,
+        with their lines; default all.
     """
 
     at: Location
     run: Callable[[Sections], object]
     reads: tuple[Location, ...] = ()
+    tells: tuple[str, ...] = ("",)
 
 
-def problems_in(sections: Sections, tree: Tree, damaged: list[Location]) -> list[Problem]:
+def problems_in(
+    sections: Sections, tree: Tree, damaged: Iterable[Location]
+) -> list[Problem]:
     """Return all that the checks find, leaving out what depends on `damaged` places."""
     problems: list[Problem] = []
-    damaged = list(damaged)
+    wrong = list(damaged)
     for check in CHECKS:
-        if any(_overlap(place, damaged) for place in (check.at, *check.reads)):
+        if any(_overlap(place, wrong) for place in (check.at, *check.reads)):
             continue
         try:
             check.run(sections)
         except InputError as error:
             found = located(error, check.at, tree)
             problems += [_with_places(problem, check, tree) for problem in found]
-            damaged.append(check.at)
+            wrong.append(check.at)
     return problems
 
 
-def _overlap(place: Location, damaged: Iterable[Location]) -> bool:
+def _overlap(place: Location, wrong: Iterable[Location]) -> bool:
     """Return whether one of the places holds the other."""
     return any(
-        place[: len(other)] == other or other[: len(place)] == place
-        for other in damaged
+        place[: len(other)] == other or other[: len(place)] == place for other in wrong
     )
 
 
 def _with_places(problem: Problem, check: Check, tree: Tree) -> Problem:
-    """Return the problem with the lines of the other places that it depends on."""
-    lines = [(place, tree.values[place][0]) for place in check.reads if place in tree.values]
-    others = [f"{dotted(at)} on line {line}" for at, line in lines if line != problem.line]
-    if not others or about_key(problem):
+    """Return the problem with the lines of the other places that it depends on.
+
+    What the file does not say is wrong because of what it says elsewhere: there the
+    problem is shown.
+    """
+    present = [place for place in check.reads if place in tree.values]
+    if about_key(problem) or not problem.key.startswith(check.tells) or not present:
         return problem
+    others = [f"{dotted(at)} on line {tree.values[at][0]}" for at in present]
     message = f"{problem.message} ({', '.join(others)})"
+    at, mark = check.at, (problem.line, problem.column)
+    if at not in tree.values:
+        mark = tree.values[present[-1]]
+    moved = tree.problem(at, message, mark)
     return Problem(
-        message, problem.where, problem.line, problem.column, problem.key, problem.source
+        message, problem.where, moved.line, moved.column, problem.key, moved.source
     )
 
 
+def _tensor_parallel(sections: Sections) -> None:
+    cluster = sections.cluster
+    if cluster.gpus_per_node % cluster.tensor_parallel:
+        said = f"{cluster.tensor_parallel} does not divide the {cluster.gpus_per_node}"
+        raise _refused(f"{said} GPUs of a node, which share a rank's attention")
+
+
+def _speeds(sections: Sections) -> None:
+    count = sections.cluster.nodes * sections.cluster.gpus_per_node
+    problems = [
+        Problem(f"there is no GPU {gpu}: they are 0 to {count - 1}", key=str(gpu))
+        for gpu in sections.cluster.speed
+        if gpu >= count
+    ]
+    if problems:
+        raise InputError(problems)
+
+
 def _input_length(sections: Sections) -> None:
-    _length(sections, "input_len", "input_tokens")
+    length_of(sections.workload.input_len, "input_tokens")
 
 
 def _output_length(sections: Sections) -> None:
-    _length(sections, "output_len", "output_tokens")
+    length_of(sections.workload.output_len, "output_tokens")
 
 
-def _length(sections: Sections, key: str, column: str) -> None:
-    table = getattr(sections.workload, key)
-    law = length_of(table, column)
+def _enough_arrivals(sections: Sections) -> None:
+    law, wanted = arrivals_of(sections), sections.workload.num_prompts
+    if isinstance(law, TraceArrivals) and len(law.trace) < wanted:
+        raise _refused(f"the trace has {len(law.trace)} requests, not {wanted}", "path")
+
+
+def _enough_lengths(sections: Sections) -> None:
     wanted = sections.workload.num_prompts
-    if isinstance(law, TraceLength) and len(law.values) < wanted:
-        few = f"the trace has {len(law.values)} requests"
-        raise _refused(f"{few}; workload.num_prompts asks for {wanted}", "path")
-    if table["type"] == "log" and sections.routing.get("name") != "log":
-        raise _refused("lengths of type log need routing of name log", "type")
+    for key, column in (("input_len", "input_tokens"), ("output_len", "output_tokens")):
+        law = length_of(getattr(sections.workload, key), column)
+        if isinstance(law, TraceLength) and len(law.values) < wanted:
+            few = f"the trace has {len(law.values)} requests, not {wanted}"
+            raise _refused(few, f"{key}.path")
 
 
-def _routing(sections: Sections) -> None:
-    """Make the source, and see that a log has a sequence for every request."""
-    source = source_of(sections, model_of(sections), sections.seed)
-    lengths = sequence_lengths(source)
+def _enough_sequences(sections: Sections) -> None:
+    """See that routing replays a log, with a sequence for every request."""
     workload = sections.workload
-    asked = [k for k in ("input_len", "output_len") if getattr(workload, k)["type"] == "log"]
-    if asked and lengths is not None and len(lengths) < workload.num_prompts:
-        few = f"the log has {len(lengths)} sequences"
-        more = f"workload.num_prompts asks for {workload.num_prompts}"
-        raise _refused(f"{few}; {more} with {asked[0]}: log", "path")
+    for key in ("input_len", "output_len"):
+        if getattr(workload, key)["type"] != "log":
+            continue
+        if sections.routing.get("name") != "log":
+            raise _refused(
+                "lengths of type log need routing of name log", f"{key}.type"
+            )
+        source = source_of(sections, model_of(sections), sections.seed)
+        few = len(sequence_lengths(source))
+        if few < workload.num_prompts:
+            said = f"the log has {few} sequences, not {workload.num_prompts}"
+            raise _refused(said, f"{key}.type")
 
 
-def _prefill(sections: Sections) -> None:
-    output = sections.workload.output_len
-    if sections.serving.mode == "prefill_only" and output != {"type": "constant", "value": 1}:
+def _one_token(sections: Sections) -> None:
+    one = {"type": "constant", "value": 1}
+    if sections.serving.mode == "prefill_only" and sections.workload.output_len != one:
         said = "a request of serving.mode prefill_only ends with its first token"
         raise _refused(f"{said}: leave output_len out, or write 1")
 
@@ -122,10 +165,10 @@ def _prefill(sections: Sections) -> None:
 def _whole_prompts(sections: Sections) -> None:
     serving, length = sections.serving, sections.workload.input_len
     limit = serving.max_num_batched_tokens
-    constant = length["type"] == "constant" and isinstance(length.get("value"), int)
-    if not serving.chunked_prefill and constant and length["value"] > limit:
-        said = f"prompts of {length['value']} tokens are never admitted whole"
-        raise _refused(f"{said}: serving.max_num_batched_tokens is {limit}")
+    constant = length["value"] if length["type"] == "constant" else 0
+    if not serving.chunked_prefill and constant > limit:
+        said = f"prompts of {constant} tokens never fit whole"
+        raise _refused(f"{said} into serving.max_num_batched_tokens, {limit}")
 
 
 def _stage_width(sections: Sections) -> None:
@@ -137,25 +180,39 @@ def _refused(message: str, key: str = "") -> InputError:
     return InputError([Problem(message, key=key)])
 
 
-_WORKLOAD = ("workload",)
-_PROMPTS = ("workload", "num_prompts")
+_ARRIVALS, _PROMPTS = ("workload", "arrivals"), ("workload", "num_prompts")
 _INPUT, _OUTPUT = ("workload", "input_len"), ("workload", "output_len")
-_CLUSTER, _MODEL, _PLACEMENT = ("cluster",), ("model",), ("placement",)
-_SIZES: tuple[Location, ...] = (_MODEL, _CLUSTER, _PLACEMENT, ("precision",))
+_NODES, _GPUS = ("cluster", "nodes"), ("cluster", "gpus_per_node")
+_MODEL, _ROUTING, _PLACEMENT = ("model",), ("routing",), ("placement",)
 
 CHECKS: tuple[Check, ...] = (
     Check(_MODEL, model_of),
-    Check(_CLUSTER, topology_of),
-    Check(("workload", "arrivals"), arrivals_of, (_PROMPTS,)),
-    Check(_INPUT, _input_length, (_PROMPTS, ("routing", "name"))),
-    Check(_OUTPUT, _output_length, (_PROMPTS, ("routing", "name"))),
-    Check(("policy",), policy_of, (("serving", "assign"), ("serving", "replica"))),
-    Check(("routing",), _routing, (_MODEL, _PROMPTS, _INPUT, _OUTPUT)),
-    Check(_PLACEMENT, system_of, (_MODEL, _CLUSTER)),
-    Check(("serving",), lambda s: serving_of(s, system_of(s)), _SIZES),
+    Check(("cluster", "gpu"), lambda s: load_gpu(s.cluster.gpu)),
+    Check(("cluster", "tensor_parallel"), _tensor_parallel, (_GPUS,)),
+    Check(("cluster", "speed"), _speeds, (_NODES, _GPUS)),
+    Check(_ARRIVALS, arrivals_of),
+    Check(_INPUT, _input_length),
+    Check(_OUTPUT, _output_length),
+    Check(("policy",), policy_of),
+    Check(_ROUTING, lambda s: keys_fit(SOURCES, "name", s.routing)),
+    Check(
+        _ROUTING,
+        lambda s: source_of(s, model_of(s), s.seed),
+        (_MODEL,),
+        ("routing.hot.", "routing.path"),
+    ),
+    Check(_ARRIVALS, _enough_arrivals, (_PROMPTS,)),
+    Check(("workload",), _enough_lengths, (_PROMPTS,)),
+    Check(("workload",), _enough_sequences, (_MODEL, _PROMPTS, _ROUTING)),
+    Check(_PLACEMENT, system_of, (_MODEL, _GPUS, _NODES)),
+    Check(
+        ("serving",),
+        lambda s: serving_of(s, system_of(s)),
+        (_MODEL, _PLACEMENT, ("precision",), ("cluster",)),
+    ),
     Check(("serving", "stage_width"), _stage_width, (("serving", "coupling"),)),
-    Check(_OUTPUT, _prefill, (("serving", "mode"),)),
+    Check(_OUTPUT, _one_token, (("serving", "mode"),)),
     Check(_INPUT, _whole_prompts, (("serving", "max_num_batched_tokens"),)),
-    Check(_WORKLOAD, workload_of),
+    Check(("workload",), workload_of),
 )
 """Every check, each after those that make what it reads."""

@@ -1,10 +1,10 @@
 """Scenarios: read from a file, changed, written out again; every mistake at once."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from copy import deepcopy
+from dataclasses import MISSING, fields, replace
 from hashlib import sha256
 from io import StringIO
-from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,27 +14,33 @@ from ruamel.yaml import YAML
 from moesim.errors import InputError, Problem
 from moesim.policy.order import ORDERS
 from moesim.routing.catalogue import SOURCES
-from moesim.scenario.pieces import CHECKS, CROSS_CHECKS, GIVEN
-from moesim.scenario.quantities import seconds_text
-from moesim.scenario.read import SIZE_LIMIT, plain, read_tree
-from moesim.scenario.report import located, problems_of
+from moesim.scenario.change import changed
+from moesim.scenario.checks import problems_in
+from moesim.scenario.named import GIVEN
+from moesim.scenario.quantities import budget, seconds_text, sibling_hint
+from moesim.scenario.read import SIZE_LIMIT, read_tree
+from moesim.scenario.report import doubtful, places_of, problems_of
 from moesim.scenario.schema import Sections, Table
 from moesim.scenario.shorthand import written_out
-from moesim.scenario.tree import Tree
+from moesim.scenario.tree import Location, Tree
 from moesim.spec.files import read_text
-from moesim.units import parse_duration
 from moesim.workload.arrivals import ARRIVALS
 from moesim.workload.lengths import LENGTHS
 
-SHORTCUTS = {
-    "request_rate": "workload.arrivals.request_rate",
-    "num_prompts": "workload.num_prompts",
-    "max_concurrency": "workload.max_concurrency",
-    "input_len": "workload.input_len",
-    "output_len": "workload.output_len",
+FILLERS: Mapping[Location, Any] = {
+    ("model",): "mixtral-8x7b",
+    ("routing",): {"name": "uniform"},
+    ("workload",): {"input_len": {"type": "constant", "value": 1}},
+    ("workload", "input_len"): {"type": "constant", "value": 1},
+    ("workload", "phases", "share"): 0.5,
 }
-"""Names that users of serving benchmarks type, and where they stand in a scenario."""
-TAGS = ("name", "type")
+"""Stand in for required values that are missing or wrong, so the rest can be checked."""
+TRACES: Mapping[str, Table] = {
+    "arrivals": {"format": "auto", "speedup": 1.0},
+    "input_len": {"format": "auto"},
+    "output_len": {"format": "auto"},
+}
+"""Defaults of what is read from a trace."""
 
 
 class Scenario(Sections):
@@ -48,7 +54,10 @@ class Scenario(Sections):
         Parameters
         ----------
         changes : mapping, optional
-            Dotted keys and their values, ``{"workload.num_prompts": 10}``.
+            Dotted keys and their values, ``{"workload.num_prompts": 10}``. A mapping
+            changes the keys it has; None brings back the default. Naming another
+            routing, policy or law drops the old one's parameters, naming the one that
+            is there keeps them.
         more
             Top-level keys, or shortcuts: ``request_rate``, ``num_prompts``,
             ``max_concurrency``, ``input_len``, ``output_len``.
@@ -58,9 +67,7 @@ class Scenario(Sections):
         InputError
             A key or a value cannot be used.
         """
-        data = self.resolved()
-        for key, value in {**(changes or {}), **more}.items():
-            _change(data, SHORTCUTS.get(key, key), value)
+        data = changed(self.resolved(), {**(changes or {}), **more})
         return parse(Tree(written_out(data, Path.cwd(), self.name)))
 
     def resolved(self) -> Table:
@@ -95,7 +102,12 @@ def load(path: Path | str) -> Scenario:
         The file cannot be read, or is wrong: every mistake, with its line.
     """
     place = Path(path)
-    text = read_text(place, SIZE_LIMIT)
+    try:
+        text = read_text(place, SIZE_LIMIT)
+    except InputError as error:
+        hint = sibling_hint(place)
+        found = [replace(p, message=f"{p.message}{hint}") for p in error.problems]
+        raise InputError(found) from None
     return load_text(text, str(path), place.parent.absolute(), place.stem)
 
 
@@ -120,23 +132,6 @@ def load_text(
     )
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
-    """Return the key and value of a ``--set key=value`` argument.
-
-    Raises
-    ------
-    InputError
-        There is no ``=``, or no key before it.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        message = f"expected key=value, such as workload.num_prompts=100; got {text!r}"
-        raise InputError([Problem(message, where="--set")])
-    if value[:1] in "[{" and value:
-        return key.strip(), read_tree(value, "--set").data
-    return key.strip(), plain(value.strip())
-
-
 def parse(tree: Tree) -> Scenario:
     """Return the scenario of raw data with its short forms written out.
 
@@ -145,32 +140,45 @@ def parse(tree: Tree) -> Scenario:
     InputError
         Every mistake at once.
     """
-    problems = list(tree.problems)
     if not isinstance(tree.data, dict):
         message = "a scenario is a mapping of keys such as model, routing, workload"
-        raise InputError([*problems, tree.problem((), message)])
-    try:
-        sections = Sections.model_validate(tree.data)
-    except ValidationError as error:
-        problems += problems_of(error, tree)
-        raise InputError(_in_order(problems)) from None
-    for checks in (CHECKS, CROSS_CHECKS):
-        problems += _check(sections, checks, tree)
-        if problems:
-            raise InputError(_in_order(problems))
+        raise InputError([*tree.problems, tree.problem((), message)])
+    sections, found, damaged = _sections(tree)
+    problems = [*tree.problems, *found]
+    if sections:
+        problems += problems_in(sections, tree, damaged)
+    if problems or sections is None:
+        raise InputError(_in_order(problems))
     return Scenario.checked(_filled(sections))
 
 
-def _check(sections: Sections, checks: Any, tree: Tree) -> list[Problem]:
-    problems = []
-    for at, make in checks:
-        try:
-            make(sections)
-        except InputError as error:
-            problems += located(error, at, tree)
-        except ValueError as error:
-            problems.append(tree.problem(at, str(error)))
-    return problems
+def _sections(tree: Tree) -> tuple[Sections | None, list[Problem], list[Location]]:
+    """Return the sections, what is wrong with them, and where.
+
+    Wrong values are left out or replaced, so that the others can still be checked.
+    """
+    try:
+        return Sections.model_validate(tree.data), [], []
+    except ValidationError as error:
+        problems, wrong = problems_of(error, tree), places_of(error)
+        doubt = doubtful(error)
+    try:
+        return Sections.model_validate(_repaired(tree.data, wrong)), problems, doubt
+    except ValidationError:
+        return None, problems, doubt
+
+
+def _repaired(data: Table, damaged: list[Location]) -> Table:
+    result: Table = deepcopy(data)
+    for at in damaged:
+        table: Any = result
+        for step in at[:-1]:
+            table = table.get(step) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            table.pop(at[-1], None)
+            if at in FILLERS:
+                table[at[-1]] = FILLERS[at]
+    return result
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:
@@ -183,15 +191,20 @@ def _filled(sections: Sections) -> Table:
     workload = data["workload"]
     data["routing"] = _with_defaults(data["routing"], "name", SOURCES)
     data["policy"] = _with_defaults(data["policy"], "name", ORDERS)
-    workload["arrivals"] = _with_defaults(workload["arrivals"], "type", ARRIVALS)
-    for key in ("input_len", "output_len"):
-        workload[key] = _with_defaults(workload[key], "type", LENGTHS)
+    for key, known in (
+        ("arrivals", ARRIVALS),
+        ("input_len", LENGTHS),
+        ("output_len", LENGTHS),
+    ):
+        table = workload[key]
+        if table["type"] == "trace":
+            workload[key] = TRACES[key] | table
+        else:
+            workload[key] = _with_defaults(table, "type", known)
     return data
 
 
 def _with_defaults(table: Table, tag: str, known: Mapping[str, Any]) -> Table:
-    if table[tag] == "trace":
-        return table
     filled = {tag: table[tag]}
     for item in fields(known[table[tag]]):
         key = item.name.removesuffix("_s")
@@ -201,30 +214,7 @@ def _with_defaults(table: Table, tag: str, known: Mapping[str, Any]) -> Table:
         if item.name == key:
             value = table.get(key, value)
         else:
-            value = seconds_text(_seconds(table[key]) if key in table else value)
+            value = seconds_text(budget(table[key]) if key in table else value)
         if value is not None:
             filled[key] = list(value) if isinstance(value, tuple) else value
     return filled
-
-
-def _seconds(value: Any) -> float:
-    return inf if value in ("inf", inf) else parse_duration(value)
-
-
-def _change(data: Table, dotted: str, value: Any) -> None:
-    """Put a value at a dotted key; a mapping without a tag changes only its keys."""
-    *path, last = dotted.split(".")
-    table = data
-    for step in path:
-        inner = table.setdefault(step, {})
-        if not isinstance(inner, dict):
-            message = f"{step} has no keys of its own: it is {inner!r}"
-            raise InputError([Problem(message, key=dotted)])
-        table = inner
-    old = table.get(last)
-    partial = isinstance(value, Mapping) and not any(tag in value for tag in TAGS)
-    if partial and isinstance(old, dict):
-        for key, part in value.items():
-            _change(old, str(key), part)
-    else:
-        table[last] = dict(value) if isinstance(value, Mapping) else value

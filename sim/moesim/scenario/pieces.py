@@ -4,17 +4,19 @@ Every maker raises `InputError`; keys in its problems are relative to the sectio
 makes, so a loader can point at the line.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, replace
-from difflib import get_close_matches
-from typing import Any, Protocol
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 from moesim.cost.memory import kv_capacity_blocks
 from moesim.errors import InputError, Problem
 from moesim.policy.bundle import Policy, Setting, make_policy
+from moesim.policy.order import ORDERS
 from moesim.routing.catalogue import SOURCES
 from moesim.routing.source import RoutingSource
-from moesim.scenario.quantities import expanded, shown
+from moesim.scenario.named import make, none_of, policy_problems
+from moesim.scenario.quantities import expanded, shown, sibling_hint
 from moesim.scenario.schema import Sections, Table
 from moesim.spec.catalogue import load_model
 from moesim.spec.hardware import load_gpu
@@ -28,40 +30,22 @@ from moesim.workload.generate import Phases, WorkloadSpec
 from moesim.workload.lengths import LENGTHS, Lengths, TraceLength
 from moesim.workload.traces import Trace, read_trace
 
-GIVEN = ("layers", "experts", "top_k", "groups", "top_groups", "seed")
-"""Fields of a routing source that the model and the seed decide."""
-
-
-class Located(Protocol):
-    """A routing source that replays sequences of recorded lengths."""
-
-    sequence_lengths: Any
-
 
 def model_of(scenario: Sections) -> ModelSpec:
     """Return the model: a preset, or a Hugging Face ``config.json``."""
-    name = scenario.model
-    return load_model(str(expanded(name)) if "${" in name else name)
+    return load_model(_expanded(scenario.model, ""))
 
 
 def topology_of(scenario: Sections) -> Topology:
     """Return the cluster."""
     section = scenario.cluster
-    gpu = load_gpu(section.gpu)
     count = section.nodes * section.gpus_per_node
-    problems = []
-    if count % section.tensor_parallel:
-        message = f"{section.tensor_parallel} does not divide the {count} GPUs"
-        problems.append(Problem(message, key="tensor_parallel"))
-    for number in section.speed:
-        if number >= count:
-            message = f"there is no GPU {number}: they are numbered 0 to {count - 1}"
-            problems.append(Problem(message, key=f"speed.{number}"))
-    if problems:
-        raise InputError(problems)
-    speed = tuple(section.speed.get(gpu_number, 1.0) for gpu_number in range(count))
+    speed = tuple(section.speed.get(number, 1.0) for number in range(count))
     return Topology(
-        gpu, section.nodes, section.gpus_per_node, speed if section.speed else ()
+        load_gpu(section.gpu),
+        section.nodes,
+        section.gpus_per_node,
+        speed if section.speed else (),
     )
 
 
@@ -119,13 +103,6 @@ def arrivals_of(scenario: Sections) -> Arrivals:
     if table.get("type") != "trace":
         return make(ARRIVALS, "type", table, {})
     trace = _trace(table, {"type", "path", "format", "speedup", "request_rate"})
-    if len(trace) < scenario.workload.num_prompts:
-        message = (
-            f"the trace has {len(trace)} requests, fewer than workload.num_prompts"
-        )
-        raise InputError(
-            [Problem(f"{message} ({scenario.workload.num_prompts})", key="path")]
-        )
     pace = {key: table[key] for key in ("speedup", "request_rate") if key in table}
     return TraceArrivals(trace, **pace)
 
@@ -139,14 +116,20 @@ def length_of(table: Table, column: str) -> Lengths:
 
 def policy_of(scenario: Sections) -> Policy:
     """Return the policy, with the roles that the serving section names."""
-    name = scenario.policy.get("name")
+    table = scenario.policy
+    name = table.get("name")
     if isinstance(name, str) and ":" in name:
         message = (
             f"{shown(name)} is code, which a scenario file may not name; use "
             "`--policy module:Class` or the Python interface"
         )
         raise InputError([Problem(message, key="name")])
-    return make_policy(scenario.policy, setting_of(scenario))
+    if not isinstance(name, str) or name not in ORDERS:
+        raise InputError([Problem(none_of(name, list(ORDERS)), key="name")])
+    problems = policy_problems(name, table)
+    if problems:
+        raise InputError(problems)
+    return make_policy(table, setting_of(scenario))
 
 
 def setting_of(scenario: Sections) -> Setting:
@@ -172,87 +155,43 @@ def sequence_lengths(source: RoutingSource) -> Any:
     return getattr(source, "sequence_lengths", None)
 
 
-def make(
-    known: Mapping[str, Callable[..., Any]], tag: str, table: Table, given: Table
-) -> Any:
-    """Return what a table describes: the maker its `tag` names, called with the rest.
-
-    Parameters
-    ----------
-    known : mapping of str to dataclass
-        Makers by name.
-    tag, table : str, dict
-        The key that names the maker, and all keys.
-    given : dict
-        Arguments that no table may give.
-    """
-    name = table.pop(tag, None)
-    if not isinstance(name, str) or name not in known:
-        raise InputError([Problem(_unknown(name, list(known)), key=tag)])
-    maker = known[name]
-    parameters = {
-        item.name: item
-        for item in _fields(maker)
-        if item.init and item.name not in GIVEN
-    }
-    problems = [
-        Problem(
-            f"unknown key for {name}: {_unknown(key, list(parameters))}", key=str(key)
-        )
-        for key in table
-        if key not in parameters
-    ]
-    missing = [key for key, item in parameters.items() if _required(item, key, table)]
-    problems += [Problem(f"{name} needs {key}", key=tag) for key in missing]
-    if problems:
-        raise InputError(problems)
-    try:
-        return maker(**table, **given)
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise InputError([Problem(str(error), key=tag)]) from None
-
-
-def _fields(maker: Any) -> tuple[Field[Any], ...]:
-    return fields(maker)
-
-
-def _required(item: Field[Any], key: str, table: Table) -> bool:
-    free = item.default is MISSING and item.default_factory is MISSING
-    return free and key not in table
-
-
-def _unknown(name: object, known: list[str]) -> str:
-    close = get_close_matches(str(name), known, 1, 0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return (
-        f"{shown(name)} is not one of {', '.join(known) or 'any: it takes none'}{hint}"
-    )
-
-
 def _trace(table: Table, allowed: set[str]) -> Trace:
     problems = [
-        Problem(
-            f"unknown key for trace: {_unknown(key, sorted(allowed))}", key=str(key)
-        )
+        Problem(f"unknown key for trace: {none_of(key, sorted(allowed))}", key=str(key))
         for key in table
         if key not in allowed
     ]
-    if not isinstance(table.get("path"), str):
+    if "path" not in table:
         problems.append(Problem("trace needs path", key="type"))
+    form = table.get("format", "auto")
+    if not isinstance(form, str):
+        problems.append(Problem(f"a word is expected; got {shown(form)}", key="format"))
     if problems:
         raise InputError(problems)
     copy = dict(table)
     _expand(copy)
-    return read_trace(copy["path"], table.get("format", "auto"))
+    return read_trace(copy["path"], form)
 
 
 def _expand(table: Table) -> None:
-    """Put the values of environment variables into the table's path."""
-    if isinstance(table.get("path"), str):
-        try:
-            table["path"] = str(expanded(table["path"]))
-        except ValueError as error:
-            raise InputError([Problem(str(error), key="path")]) from None
+    """Make the table's path one that leads to a file."""
+    if "path" not in table:
+        return
+    path = _expanded(table["path"], "path")
+    if not os.path.exists(path):
+        message = f"there is no file {shown(path)}{sibling_hint(Path(path))}"
+        raise InputError([Problem(message, key="path")])
+    table["path"] = path
+
+
+def _expanded(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        message = f"the path of a file is expected; got {shown(value)}"
+        raise InputError([Problem(message, key=key)])
+    try:
+        return str(expanded(value)) if "${" in value else value
+    except ValueError as error:
+        raise InputError([Problem(str(error), key=key)]) from None
 
 
 def _hot(value: Any) -> tuple[tuple[int, int], ...]:

@@ -3,11 +3,12 @@
 import os
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from moesim.units import parse_count, parse_duration, parse_number
 
@@ -63,11 +64,8 @@ def _name(value: object) -> str:
     return text
 
 
-def _rate(value: object) -> float:
-    return inf if value in ("inf", inf) else parse_number(value)
-
-
-def _budget(value: object) -> float:
+def budget(value: object) -> float:
+    """Return seconds, which may be infinite; else raise `ValueError`."""
     return inf if value in ("inf", inf) else parse_duration(value)
 
 
@@ -102,33 +100,27 @@ def expanded(text: str) -> Path:
     return Path(_VARIABLE.sub(lambda match: os.environ[match[1]], text))
 
 
-def _path(value: object, info: ValidationInfo) -> str:
-    base = (info.context or {}).get("base", Path())
-    text = anchored(_text(value), base)
-    if not expanded(text).is_file():
-        raise ValueError(f"there is no file {shown(str(expanded(text)))}")
-    return text
+def sibling_hint(place: Path) -> str:
+    """Return a hint at the file that was meant when there is none at `place`."""
+    try:
+        names = [] if place.exists() else sorted(p.name for p in place.parent.iterdir())
+    except (OSError, ValueError):
+        names = []
+    close = get_close_matches(place.name, names, 1, 0.6)
+    return f"; did you mean {shown(close[0])}?" if close else ""
 
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_name)]
-DataPath = Annotated[str, BeforeValidator(_path)]
-"""A file, anchored but not expanded: see `anchored` and `expanded`."""
 Whole = Annotated[int, _read("a whole number", parse_count)]
 Count = Annotated[Whole, Field(ge=1, le=10**9)]
 Tokens = Annotated[Whole, Field(ge=1, le=LONGEST_TOKENS)]
 Number = Annotated[float, _read("a number", parse_number)]
 Amount = Annotated[Number, Field(ge=0, le=1e12)]
 Share = Annotated[Number, Field(ge=0, le=1)]
-Rate = Annotated[float, _read("a number or inf", _rate), Field(ge=1e-6)]
-"""Requests per second; infinity means all at once."""
 Seconds = Annotated[
     float,
     _read("a duration such as '5 ms'", parse_duration),
     PlainSerializer(seconds_text),
 ]
-Budget = Annotated[
-    float, _read("a duration or inf", _budget), PlainSerializer(seconds_text)
-]
-"""A duration that may be infinite."""

@@ -32,6 +32,7 @@ SIZE_LIMIT = 128 * 1024
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 _WORDS: dict[str, Any] = (
     dict.fromkeys(("", "~", "null", "Null", "NULL"), None)
     | dict.fromkeys(("true", "True", "TRUE"), True)
@@ -213,6 +214,8 @@ class _Composer:
         if isinstance(event, ScalarEvent):
             if _UNPRINTABLE.search(event.value):
                 self._note(event, "the text holds a character that does not print", at)
+            if not event.style and _LEADING_ZERO.fullmatch(event.value):
+                self._note(event, f"{event.value}: a number may not begin with 0", at)
             return _scalar(event)
         if len(self.open) >= DEPTH_LIMIT:
             self._stop(event, f"nested deeper than {DEPTH_LIMIT} levels", ())

@@ -6,6 +6,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from moesim.errors import InputError, Problem
+from moesim.scenario.change import known_keys
 from moesim.scenario.quantities import shown
 from moesim.scenario.schema import Choice, Sections
 from moesim.scenario.tree import Location, Tree
@@ -24,6 +25,26 @@ def located(error: InputError, at: Location, tree: Tree) -> list[Problem]:
     return [_inside(problem, at, tree) for problem in error.problems]
 
 
+def places_of(error: ValidationError) -> list[Location]:
+    """Return where the schema's complaints are."""
+    return [_place(item) for item in error.errors(include_url=False)]
+
+
+def doubtful(error: ValidationError) -> list[Location]:
+    """Return what the complaints leave in doubt: a misspelt key, all beside it."""
+    return [
+        _place(item)[:-1] or _place(item)
+        if item["type"] == "extra_forbidden"
+        else _place(item)
+        for item in error.errors(include_url=False)
+    ]
+
+
+def about_key(problem: Problem) -> bool:
+    """Return whether a problem is with a key itself, not with its value."""
+    return "unknown key" in problem.message
+
+
 def nearest(name: object, known: list[str]) -> str:
     """Return a hint at the name that was probably meant, or nothing."""
     close = get_close_matches(str(name), known, 1, 0.6)
@@ -38,23 +59,33 @@ def _inside(problem: Problem, at: Location, tree: Tree) -> Problem:
     if problem.where:
         place = ":".join(str(p) for p in (problem.where, problem.line) if p)
         message = f"{place}: {message}"
-    if "unknown key" in message and at + steps in tree.keys:
-        return tree.problem(at + steps, message, tree.key_mark(at + steps))
-    return tree.problem(at + steps, message)
+    mark = tree.key_mark(at + steps) if about_key(problem) else None
+    return tree.problem(at + steps, message, mark)
+
+
+def _place(item: Any) -> Location:
+    return tuple(part for part in item["loc"] if part != "[key]")
 
 
 def _problem(item: Any, tree: Tree) -> Problem:
-    at: Location = tuple(part for part in item["loc"] if part != "[key]")
+    at = _place(item)
     kind, found = item["type"], item.get("input")
     if kind == "extra_forbidden":
-        known = _fields_at(at[:-1])
-        names = f"; known keys: {', '.join(known)}" if len(known) <= FEW else ""
-        message = f"unknown key {shown(at[-1])}{nearest(at[-1], known)}{names}"
-        return tree.problem(at, message, tree.key_mark(at))
+        return tree.problem(at, _unknown_key(at), tree.key_mark(at))
     if kind == "missing":
-        message = f"{at[-1]} is missing"
-        return tree.problem(at, message, tree.key_mark(at[:-1]))
-    return tree.problem(at, _message(kind, item, found))
+        return tree.problem(at, "is missing", tree.key_mark(at[:-1]))
+    mark = tree.key_mark(at) if "[key]" in item["loc"] else None
+    return tree.problem(at, _message(kind, item, found), mark)
+
+
+def _unknown_key(at: Location) -> str:
+    known = _fields_at(at[:-1])
+    hint = nearest(at[-1], known)
+    if not hint:
+        same = [key for key in known_keys() if key.rpartition(".")[2] == at[-1]]
+        hint = f"; did you mean {same[0]!r}?" if same else ""
+    names = f"; known keys: {', '.join(known)}" if len(known) <= FEW else ""
+    return f"unknown key {shown(at[-1])}{hint}{names}"
 
 
 def _message(kind: str, item: Any, found: object) -> str:

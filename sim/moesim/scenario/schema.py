@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from moesim.policy.compose import ASSIGNS
+from moesim.policy.dispatch import DISPATCHES
 from moesim.scenario.quantities import (
     Amount,
     Count,
@@ -21,6 +23,7 @@ from moesim.scenario.quantities import (
     Whole,
     shown,
 )
+from moesim.scenario.shorthand import PRECISIONS, SLOS
 from moesim.spec.placement import PLACEMENTS
 from moesim.spec.serving import Coupling, Mode, Padding
 from moesim.spec.system import BYTES, DispatchKernel, ExpertKernel
@@ -52,6 +55,20 @@ class Choice(str):
         text = super().__new__(cls, f"{shown(value)} is not one of {', '.join(names)}")
         text.names = names
         return text
+
+
+def not_a_word(names: tuple[str, ...]) -> BeforeValidator:
+    """Return a validator for a mapping that one of a few words may stand for.
+
+    A word that is right has been written out before, so one that is left is wrong.
+    """
+
+    def check(value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(Choice(value, names))
+        return value
+
+    return BeforeValidator(check)
 
 
 def _blocks(value: object) -> int | str:
@@ -142,8 +159,8 @@ class ServingSection(Section):
     coupling: Annotated[Coupling, one_of(get_args(Coupling))] = "queued"
     padding: Annotated[Padding, one_of(get_args(Padding))] = "masked"
     stage_width: Natural = 0
-    assign: Text = "round_robin"
-    replica: Text = "round_robin"
+    assign: Annotated[str, one_of(tuple(ASSIGNS))] = "round_robin"
+    replica: Annotated[str, one_of(tuple(DISPATCHES))] = "round_robin"
 
 
 class Limits(Section):
@@ -164,14 +181,14 @@ class Sections(Section):
     name: Name
     model: Text
     cluster: Cluster = Cluster()
-    precision: Formats = Formats()
+    precision: Annotated[Formats, not_a_word(tuple(PRECISIONS))] = Formats()
     kernels: Kernels = Kernels()
     placement: PlacementSection = PlacementSection()
     routing: Table
     workload: WorkloadSection
     serving: ServingSection = ServingSection()
     policy: Table = {"name": "fifo"}
-    slo: Limits = Limits()
+    slo: Annotated[Limits, not_a_word(tuple(SLOS))] = Limits()
     warmup: Seconds = 0.0
     seed: Natural = 0
     replications: Annotated[Count, Field(le=10**5)] = 1

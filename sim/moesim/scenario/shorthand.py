@@ -1,11 +1,12 @@
 """Short forms of a scenario, written out: ``policy: fifo`` is ``policy: {name: fifo}``."""
 
-import os
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from moesim.scenario.quantities import anchored
+from moesim.units import parse_count
 
 PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "bf16": {},
@@ -58,13 +59,20 @@ def written_out(data: Any, base: Path, name: str) -> Any:
 
 def _workload(table: dict[str, Any], base: Path) -> dict[str, Any]:
     table = dict(table)
+    if "arrivals" in table:
+        table["arrivals"] = _arrivals(table["arrivals"])
+        _anchor(table["arrivals"], base)
     for key in ("input_len", "output_len"):
         if key in table:
-            table[key] = _length(table[key])
+            table[key] = _length(table[key], table.get("arrivals"))
             _anchor(table[key], base)
-    if "arrivals" in table:
-        table["arrivals"] = _tagged("type")(table["arrivals"])
-        _anchor(table["arrivals"], base)
+    return table
+
+
+def _arrivals(value: Any) -> Any:
+    table = _tagged("type")(value)
+    if isinstance(table, dict) and table.get("request_rate") == "inf":
+        table["request_rate"] = inf
     return table
 
 
@@ -75,10 +83,25 @@ def _tagged(tag: str) -> Callable[[Any], Any]:
     return change
 
 
-def _length(value: Any) -> Any:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return {"type": "constant", "value": value}
-    return _tagged("type")(value)
+def _length(value: Any, arrivals: Any) -> Any:
+    """Return a law: a number is a constant, a trace without path is the arrivals'."""
+    if isinstance(value, int | float) or (
+        isinstance(value, str) and value[:1].isdigit()
+    ):
+        return {"type": "constant", "value": _count(value)}
+    table = _tagged("type")(value)
+    if table == {"type": "trace"} and isinstance(arrivals, dict):
+        shared = {key: arrivals[key] for key in ("path", "format") if key in arrivals}
+        return table | shared
+    return table
+
+
+def _count(value: object) -> object:
+    """Return ``2K`` or ``1e3`` as a whole number; what is none stays to be refused."""
+    try:
+        return parse_count(value)
+    except ValueError:
+        return value
 
 
 def _named(known: Mapping[str, Mapping[str, str]]) -> Callable[[Any], Any]:
@@ -100,7 +123,7 @@ def _copy(value: Any) -> Any:
 
 
 def _is_path(model: str) -> bool:
-    return model.endswith(".json") or "/" in model or os.sep in model
+    return model.endswith(".json") or "/" in model or "\\" in model
 
 
 _CHANGES: Mapping[str, Callable[[Any], Any]] = {

@@ -55,4 +55,5 @@ class Tree:
 
 def dotted(at: Location) -> str:
     """Return ``("a", "b", 3)`` as ``a.b.3``."""
-    return ".".join(str(part) for part in at)
+    parts = (str(part) for part in at)
+    return ".".join(p if p.isprintable() else ascii(p)[1:-1] for p in parts)

@@ -103,7 +103,9 @@ def load_gpu(name: str) -> GpuSpec:
     """
     gpus = _presets()
     if name not in gpus:
-        near = get_close_matches(str(name).lower(), gpus, n=1, cutoff=0.3)
+        asked = str(name).lower()
+        near = [known for known in gpus if known.startswith(asked)]
+        near = near or get_close_matches(asked, gpus, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise InputError(f"no GPU {name!r}; {hint}known: {', '.join(gpus)}")
     return GpuSpec(name=name, **gpus[name])

@@ -1,7 +1,7 @@
 """Checks of what a person gives, collected so that every mistake shows at once."""
 
 from collections.abc import Iterable, Sequence
-from math import isinf
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -11,8 +11,8 @@ from moesim.types import Ints
 
 LONGEST = 1_000_000_000
 """Tokens of the longest sequence that is believed."""
-SLOWEST = 1e-6
-"""Requests per second of the slowest rate: one in eleven days."""
+SLOWEST, FASTEST = 1e-6, 1e9
+"""Requests per second of the slowest rate, one in eleven days, and the fastest."""
 
 
 def refuse(problems: Iterable[Problem]) -> None:
@@ -26,8 +26,7 @@ def check_number(key: str, value: object, low: float, high: float) -> list[Probl
     number = isinstance(value, Real) and not isinstance(value, bool)
     if number and low <= value <= high:  # type: ignore[operator]
         return []
-    upper = "" if isinf(high) else f" to {high:g}"
-    expected = f"expected a number from {low:g}{upper}"
+    expected = f"expected a number from {low:g} to {high:g}"
     return [Problem(f"{expected}; got {shown(value)}", key=key)]
 
 
@@ -44,7 +43,12 @@ def check_whole(
 
 def check_rate(key: str, value: object) -> list[Problem]:
     """Return a problem unless `value` is requests per second; infinity is one."""
-    return check_number(key, value, SLOWEST, np.inf)
+    if value == np.inf:
+        return []
+    problems = check_number(key, value, SLOWEST, FASTEST)
+    return [
+        replace(problem, message=f"{problem.message} (or inf)") for problem in problems
+    ]
 
 
 def shown(value: object) -> str:

@@ -6,6 +6,7 @@ Axis: ``n`` requests, in order of arrival.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from numbers import Integral
 from typing import Final, Protocol
 
 import numpy as np
@@ -203,12 +204,12 @@ class LogLength:
 
 def lengths(value: "Lengths | int") -> Lengths:
     """Return a law: a bare whole number means that constant."""
-    if isinstance(value, bool) or not (
-        isinstance(value, int) or hasattr(value, "draw")
-    ):
-        found = shown(value)
-        raise InputError(f"expected a whole number or a law of lengths; got {found}")
-    return ConstantLength(value) if isinstance(value, int) else value
+    if hasattr(value, "draw"):
+        return value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return ConstantLength(int(value))
+    found = shown(value)
+    raise InputError(f"expected a whole number or a law of lengths; got {found}")
 
 
 def _rounded(draws: Floats, low: int, high: int) -> Ints:
