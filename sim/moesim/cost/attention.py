@@ -164,7 +164,7 @@ def _feed_forward(model: ModelSpec, width: int, parts: int) -> Block:
     """Return a gated feed-forward network of that inner width."""
     if not width:
         return NOTHING
-    inner = width
+    inner = width / parts
     return Block(3.0 * model.hidden * inner, 2.0 * model.hidden + 5.0 * inner, 2, 1)
 
 

@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -56,14 +58,18 @@ def rank_load(result: Result) -> Figure:
         label="expert tokens (× the layer's mean)",
     )
     bar.outline.set_visible(False)
-    busiest = np.where(mean[:, 0] > 0, np.nanmax(relative, axis=1, initial=0), 0)
-    side.barh(np.arange(len(load)), busiest, height=0.75, color=COLOURS[0])
-    side.axvline(1, color=INK, lw=1)
-    side.set_xlabel("busiest GPU\n(× mean)")
-    side.grid(visible=False, axis="y")
-    side.tick_params(axis="y", length=0, labelleft=False)
-    side.set_ylim(len(load) - 0.5, -0.5)
+    draw_busiest(side, np.nanmax(relative, axis=1, initial=0))
     return figure
+
+
+def draw_busiest(axes: Axes, busiest: Floats) -> None:
+    """Draw each layer's busiest GPU as a bar, beside the layer's row of a map."""
+    axes.barh(np.arange(len(busiest)), busiest, height=0.75, color=COLOURS[0])
+    axes.axvline(1, color=INK, lw=1)
+    axes.set_xlabel("busiest GPU\n(× mean)")
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    axes.set_ylim(len(busiest) - 0.5, -0.5)
 
 
 def load_title(relative: Floats) -> str:
@@ -87,30 +93,31 @@ def traffic(result: Result) -> Figure:
     figure, both = panels(traffic_title(sent, node), [1] * len(PHASES), 4.2)
     unit = "GB" if sent.max() >= 1e9 else "MB"
     scaled = sent / float(BYTES[unit])
+    norm = Normalize(0, float(scaled.max()))
     for axes, phase, matrix in zip(both, PHASES, scaled, strict=True):
-        image = axes.imshow(
-            np.ma.masked_equal(matrix, 0),
-            cmap=COLOURED,
-            vmin=0,
-            vmax=float(scaled.max()),
-            interpolation="nearest",
-        )
         axes.set_title(phase)
-        label_axes(axes, "to GPU", "from GPU")
-        for edge in np.flatnonzero(np.diff(node)) + 0.5:
-            axes.axhline(edge, color=INK, lw=0.9)
-            axes.axvline(edge, color=INK, lw=0.9)
-    repeated = ", mean of runs" if result.replications > 1 else ""
+        draw_matrix(axes, matrix, norm, node)
+    runs = ", mean of runs" if result.replications > 1 else ""
     bar = figure.colorbar(
-        image,
+        ScalarMappable(norm, COLOURED),
         ax=list(both),
         pad=0.015,
         aspect=28,
         shrink=0.82,
-        label=f"sent in the whole run ({unit}{repeated})",
+        label=f"sent in the whole run ({unit}{runs})",
     )
     bar.outline.set_visible(False)
     return figure
+
+
+def draw_matrix(axes: Axes, matrix: Floats, norm: Normalize, node: Ints) -> None:
+    """Draw what each GPU sent to each, with lines between nodes."""
+    shown = np.ma.masked_equal(matrix, 0)
+    axes.imshow(shown, cmap=COLOURED, norm=norm, interpolation="nearest")
+    label_axes(axes, "to GPU", "from GPU")
+    for edge in np.flatnonzero(np.diff(node)) + 0.5:
+        axes.axhline(edge, color=INK, lw=0.9)
+        axes.axvline(edge, color=INK, lw=0.9)
 
 
 def nodes_of(result: Result, gpus: int) -> Ints:

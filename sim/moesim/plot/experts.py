@@ -3,7 +3,7 @@
 Axes: ``L`` MoE layers, ``E`` experts of a layer.
 """
 
-from math import floor, log2
+from math import ceil, floor, log2
 from typing import Final
 
 import numpy as np
@@ -50,23 +50,21 @@ def expert_heatmap(result: Result) -> Figure:
     )
     height = min(max(2.6 + 0.1 * len(share), 3.6), 7.0)
     figure, axes = canvas(title, height)
-    colours = colormaps[HEAT].with_extremes(bad=EMPTY)
     norm = LogNorm(*colour_limits(share))
     image = axes.imshow(
         np.ma.masked_invalid(np.where(share > 0, share, np.nan)),
         aspect="auto",
-        cmap=colours,
+        cmap=colormaps[HEAT].with_extremes(bad=EMPTY),
         norm=norm,
         interpolation="nearest",
     )
-    low, high = norm.vmin or 1.0, norm.vmax or 1.0
     bar = figure.colorbar(
         image,
         ax=axes,
         pad=0.02,
         label="× an equal share of tokens (log scale)",
-        extend="min" if float(np.nanmin(share)) < low else "neither",
-        ticks=2.0 ** np.arange(round(log2(low)), floor(log2(high)) + 1),
+        extend="min" if share[share > 0].min() < (norm.vmin or 0) else "neither",
+        ticks=doublings(norm),
         format=FuncFormatter(lambda value, _: times(value)),
     )
     bar.ax.minorticks_off()
@@ -89,6 +87,13 @@ def colour_limits(share: Floats) -> tuple[float, float]:
     seen = share[share > 0]
     low = max(2.0 ** floor(log2(float(seen.min()))), COLDEST)
     return min(low, 0.5), max(float(seen.max()), 2.0)
+
+
+def doublings(norm: LogNorm) -> Floats:
+    """Return the powers of two within the limits of a scale."""
+    low, high = norm.vmin or 1.0, norm.vmax or 1.0
+    powers = np.arange(ceil(log2(low)), floor(log2(high)) + 1, dtype=np.float64)
+    return np.exp2(powers)
 
 
 def times(value: float) -> str:
@@ -152,19 +157,13 @@ def expert_wait(result: Result) -> Figure:
     middle = float(waits["wait_p99_us"].median()) / 1e3
     line = axes.axvline(middle, color=INK, lw=1.0, ls=(0, (4, 3)), zorder=1.5)
     line.set_label("p99 of the median expert")
-    repeated = (
-        f", mean of {result.replications} runs" if result.replications > 1 else ""
-    )
+    runs = result.replications
+    repeated = f", mean of {runs} runs" if runs > 1 else ""
     shown = f"the {len(worst)} longest of {counted(len(waits), 'expert')}{repeated}"
     axes.set_xlabel(f"wait in the expert's queue ({shown})")
-    keys, names = axes.get_legend_handles_labels()
-    in_order = sorted(range(len(names)), key=lambda place: names[place])
-    figure.legend(
-        [keys[place] for place in in_order],
-        [names[place] for place in in_order],
-        loc="outside lower left",
-        ncols=len(names),
-    )
+    handles, names = axes.get_legend_handles_labels()
+    keys = dict(sorted(zip(names, handles, strict=True)))
+    figure.legend(keys.values(), keys, loc="outside lower left", ncols=len(keys))
     return figure
 
 
