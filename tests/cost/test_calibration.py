@@ -1,9 +1,7 @@
 """The presets against measured kernels: each error that a preset states is recomputed.
 
-Tables: aiconfigurator 0.12.0 (Apache-2.0), in ``$MOESIM_DATA/calibration``. Left out are
-the rows that its own notes or ours call unsound: `balanced` rows where not every expert
-is activated, multi-node tables of the H200 (copies of the H100's), and eight nodes of the
-`normal` kernels (congested).
+Tables: aiconfigurator 0.12.0 (Apache-2.0), in ``$MOESIM_DATA/calibration``. Left out:
+`balanced` rows where not every expert is activated, and H200's copies of H100's tables.
 """
 
 import os
@@ -27,7 +25,7 @@ from moesim.spec.system import Precision, System
 from moesim.spec.topology import Topology
 
 needs_data = pytest.mark.skipif(
-    "MOESIM_DATA" not in os.environ, reason="needs MOESIM_DATA"
+    "MOESIM_DATA" not in os.environ, reason="no MOESIM_DATA"
 )
 FOLDERS = {"a100-80": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm"}
 FP8 = Precision(*["fp8"] * 4, "bf16")
@@ -267,13 +265,11 @@ def test_low_latency_agrees_with_deepep(gpus, published_us):
 
 
 def decode_pass(nodes, redundant, each, context):
-    """Return a uniform decode pass of DeepSeek-V3 on H800, and its system.
-
-    Two layers are routed and stand for all 58.
-    """
+    """Return a uniform decode pass of DeepSeek-V3 on H800, and its system."""
     gpus = 8 * nodes
     precision = replace(FP8, kv="bf16")
     system = system_of("h800", precision, nodes, 8, "low_latency", redundant)
+    # Two layers are routed and stand for all 58.
     rng = np.random.default_rng(0)
     ids = rng.random((gpus * each, 2, 256), np.float32).argsort(axis=2)[..., :8]
     homes = system.placement.log2phy[0]

@@ -178,6 +178,12 @@ def test_levels_reject_what_holm_rejects(p):
     assert rejected.tolist() == (holm(p) <= 0.05 * (1 + 1e-12)).tolist()
 
 
+def test_holm_stops_at_the_first_test_it_keeps():
+    """0.04 is within 5 %, but 0.03 is not within 2.5 %: neither is rejected."""
+    assert holm_levels([0.04, 0.03]) == pytest.approx([0.975, 0.975])
+    assert holm_levels([0.04, 0.02]) == pytest.approx([0.95, 0.975])
+
+
 @given(p_values)
 def test_levels_lie_between_one_test_and_all(p):
     levels = holm_levels(p)

@@ -21,9 +21,17 @@ LIVES = [
     (1, "finished", 1.0, 1.0, 1.25, 1.25, 20, 1),
     (2, "rejected", 1.2, NAN, NAN, 1.2, 99, 0),
     (3, "finished", 1.5, 2.0, 3.0, 5.0, 30, 5),
-    (4, "unfinished", 4.0, 4.5, 4.9, NAN, 40, 1),
+    (4, "unfinished", 4.0, 4.3, 4.4, NAN, 40, 2),
 ]
-GAPS = [(0, 400.0), (3, 500.0), (3, 500.0), (0, 600.0), (3, 500.0), (3, 500.0)]
+GAPS = [
+    (0, 400.0),
+    (3, 500.0),
+    (3, 500.0),
+    (0, 600.0),
+    (3, 500.0),
+    (3, 500.0),
+    (4, 550.0),
+]
 FACTS = {
     "num_gpus": 4,
     "tensor_parallel_size": 2,
@@ -96,7 +104,7 @@ def test_every_request_is_counted_once(record):
         ("tpot", [500, 500]),
         ("itl", [400, 600, 500, 500, 500, 500]),
         ("e2el", [1500, 250, 3500]),
-        ("queue", [100, 0, 500, 500]),
+        ("queue", [100, 0, 500, 300]),
     ],
 )
 def test_latencies_are_of_the_right_samples(record, name, samples):
@@ -139,8 +147,8 @@ def test_users_see_a_thousand_over_tpot(record):
 
 
 def test_the_busiest_second_counts_tokens_of_every_request(record):
-    """In the second from 4 to 5: request 3 at 4.0 and 4.5, request 4 at 4.9."""
-    assert record["max_output_tokens_per_s"] == 3
+    """In the second from 4 to 5: request 3 at 4.0 and 4.5, request 4 at 4.4 and 4.95."""
+    assert record["max_output_tokens_per_s"] == 4
 
 
 def test_concurrency_counts_the_unfinished_but_not_the_rejected(record):

@@ -64,6 +64,13 @@ def test_the_mean_gap_is_one_over_the_rate(name):
     assert gaps(LAWS[name]).mean() == pytest.approx(1 / 3, rel=4 * 2 / MANY**0.5)
 
 
+def test_the_first_request_waits_for_its_gap_too():
+    """The process does not begin with an arrival: over seeds, its mean is a gap's."""
+    first = [times(PoissonArrivals(3.0), 1, seed)[0] for seed in range(400)]
+
+    assert np.mean(first) == pytest.approx(1 / 3, rel=4 / 400**0.5)
+
+
 def test_poisson_gaps_are_exponential():
     """Kolmogorov-Smirnov: the whole law, not only its mean."""
     assert kstest(gaps(PoissonArrivals(3.0)), "expon", args=(0, 1 / 3)).pvalue > 0.01

@@ -113,7 +113,7 @@ def test_phases_make_neighbours_alike(share, length):
     together = share**2 * (1 - 1 / length)
     expected = together + (1 - together) * 0.46
 
-    assert neighbours_alike(Phases(share, length)) == pytest.approx(expected, abs=0.02)
+    assert neighbours_alike(Phases(share, length)) == pytest.approx(expected, abs=0.012)
 
 
 def test_without_classes_all_are_default():

@@ -168,11 +168,11 @@ def test_times_that_go_back_are_refused(write, data):
     assert "time goes back by" in problem.message
 
 
-def test_one_late_row_is_one_problem(write):
-    """What comes after it is measured against the row before it."""
-    rows = [b"2024-05-10 00:00:0%d,1,1\n" % second for second in (5, 2, 6)]
+def test_every_late_row_is_a_problem(write):
+    """Each is measured against the latest row before it."""
+    rows = [b"2024-05-10 00:00:0%d,1,1\n" % second for second in (5, 2, 4, 6)]
 
-    assert [p.line for p in problems(write(HEAD + b"".join(rows)))] == [3]
+    assert [p.line for p in problems(write(HEAD + b"".join(rows)))] == [3, 4]
 
 
 def test_a_trace_of_years_is_a_wrong_unit(write):

@@ -86,11 +86,14 @@ def as_parquet(table: "DataFrame") -> bytes:
 
 
 def from_parquet(data: bytes) -> "DataFrame":
-    """Return the table that `as_parquet` was given."""
-    from pyarrow import BufferReader
+    """Return the table that `as_parquet` was given; `ValueError` if it is damaged."""
+    from pyarrow import ArrowException, BufferReader
     from pyarrow.parquet import read_table
 
-    return read_table(BufferReader(data)).to_pandas()
+    try:
+        return read_table(BufferReader(data)).to_pandas()
+    except ArrowException as error:
+        raise ValueError(str(error)) from error
 
 
 def as_npz(**arrays: np.ndarray[Any, Any]) -> bytes:

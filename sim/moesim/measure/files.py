@@ -8,6 +8,7 @@ Axes: ``R`` replications, ``L`` MoE layers, ``E`` experts, ``P`` phases, ``G`` G
 """
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +47,19 @@ SCHEMA_VERSION: Final = 1
 RUN, COMPARISON = "moesim run", "moesim comparison"
 PLOTS = "plots"
 TABLES: Final = ("requests", "gaps", "passes", "experts", "gpus", "links")
+UNREADABLE: Final = (
+    AttributeError,
+    BadZipFile,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
+"""What decoders raise when a file is not what its name says."""
 NEEDED: Final = (
     "scenario.yaml",
     "summary.json",
@@ -274,14 +288,7 @@ def damage(folder: Path) -> Iterator[None]:
     """Turn what a decoder says of a damaged file into an error for people."""
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        BadZipFile,
-    ) as error:
+    except UNREADABLE as error:
         raise damaged(folder, f"is damaged: {error}") from error
 
 

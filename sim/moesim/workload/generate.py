@@ -129,10 +129,10 @@ def _classes(spec: WorkloadSpec, seed: int) -> Ints:
     own = _pick(weights, stream(seed, "classes").random(n))
     if spec.phases is None:
         return own
-    # One row a request: the prefix of a longer run is the shorter run.
+    # One row a request: the prefix of a longer run is the shorter run. What comes
+    # before the first start belongs to a phase that begins with request 0.
     begin, which, follow = stream(seed, "phases").random((n, 3)).T
     starts = begin < 1 / spec.phases.mean_requests
-    starts[0] = True
     first = np.maximum.accumulate(np.where(starts, np.arange(n), 0))
     return np.where(follow < spec.phases.share, _pick(weights, which)[first], own)
 
