@@ -465,18 +465,29 @@ def test_a_run_of_another_schema_is_refused(tmp_path):
         read_run(run)
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """Return the files of a sound run, to be damaged."""
+    return contents(
+        write_run(made(figures=None), tmp_path_factory.mktemp("sound") / "run")
+    )
+
+
 @given(
     name=st.sampled_from([name for name in DATA if name != "manifest.json"]),
-    data=st.binary(max_size=40),
+    cut=st.floats(0, 1),
+    flips=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=3),
 )
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_damage_is_an_input_error_even_with_a_matching_hash(
-    tmp_path_factory, name, data
+    sound, tmp_path_factory, name, cut, flips
 ):
-    """Whatever the bytes, reading gives a result or says what is wrong."""
-    run = tmp_path_factory.mktemp("damage") / "run"
-    write_run(made(figures=None), run)
-    (run / name).write_bytes(data)
+    """Cut short or with flipped bits: a run is read, or refused in words."""
+    run = tmp_path_factory.mktemp("damaged")
+    damaged = bytearray(sound[name][: round(cut * len(sound[name]))])
+    for place, mask in flips if damaged else []:
+        damaged[round(place * (len(damaged) - 1))] ^= mask
+    files.fill(run, {**sound, name: bytes(damaged)})
     (run / "manifest.json").unlink()
     files.seal(run, RUN, {})
 

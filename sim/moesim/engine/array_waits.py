@@ -1,0 +1,55 @@
+"""How long every expert's job of a pass waited, from the history of a walk.
+
+Axes: ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from moesim.engine.array_walk import Walk
+from moesim.spec.system import ExpertKernel
+from moesim.types import Ints
+
+
+def waits_of(walk: Walk, kernel: ExpertKernel) -> tuple[Ints, Ints]:
+    """Return the cells, (layer, GPU, slot) as one number, and the waits of the jobs.
+
+    Parameters
+    ----------
+    walk : Walk
+        One that has passed all layers.
+    kernel : {"grouped", "per_expert"}
+        How the slots of a GPU are served.
+    """
+    service = walk.batch.cost.experts.transpose(0, 2, 1)
+    cells = np.flatnonzero(service)
+    return cells, WAITS[kernel](walk).take(cells)
+
+
+def _grouped(walk: Walk) -> Ints:
+    slots = walk.batch.cost.experts.shape[1]
+    wait = walk.posted[1::2] - walk.entered[1::2] - walk.work[1::2]
+    return wait if slots == 1 else np.repeat(wait.ravel(), slots)
+
+
+def _per_expert(walk: Walk) -> Ints:
+    """Return ``(L, G, S)``: each slot's start, less when its GPU entered the segment.
+
+    Without `Walk.begun` nothing came between the slots: they ran one after another.
+    """
+    service = walk.batch.cost.experts.transpose(0, 2, 1)
+    if service.shape[2] == 1:
+        return _grouped(walk)
+    if walk.begun is not None:
+        start = walk.begun.transpose(0, 2, 1)
+        return start - walk.entered[1::2, :, None]
+    before: Ints = service.cumsum(axis=2) - service
+    wait = walk.posted[1::2] - walk.entered[1::2] - walk.work[1::2]
+    return before + wait[:, :, None]
+
+
+WAITS: dict[ExpertKernel, Callable[[Walk], Ints]] = {
+    "grouped": _grouped,
+    "per_expert": _per_expert,
+}
