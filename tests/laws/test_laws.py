@@ -21,7 +21,10 @@ def cut(path, prompts=12):
     """Return a shipped scenario with few requests, or skip when its data is not here."""
     if "${MOESIM_DATA}" in path.read_text() and "MOESIM_DATA" not in os.environ:
         pytest.skip("needs MOESIM_DATA")
-    return moesim.load(path).with_(num_prompts=prompts)
+    scenario = moesim.load(path).with_(num_prompts=prompts)
+    if scenario.serving.mode == "prefill_only":
+        return scenario
+    return scenario.with_(output_len={"type": "uniform", "min": 1, "max": 8})
 
 
 def instance_of(scenario, policy=None):

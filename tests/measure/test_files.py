@@ -357,6 +357,14 @@ def test_a_target_can_be_checked_before_anything_is_simulated(tmp_path):
         folder.check_target(tmp_path / "out")
 
 
+def test_a_read_only_place_is_known_beforehand(tmp_path, monkeypatch):
+    """Nobody should simulate for an hour to hear that it cannot be saved."""
+    monkeypatch.setattr(os, "access", lambda place, _: place != tmp_path)
+
+    with pytest.raises(InputError, match=f"cannot be written: {tmp_path} is read-only"):
+        folder.check_target(tmp_path / "new" / "run")
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "deep/" + "x" * 300])
 def test_a_name_that_no_disk_takes_is_an_input_error(tmp_path, name):
     with pytest.raises(InputError, match="File name too long"):

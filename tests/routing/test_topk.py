@@ -61,7 +61,7 @@ def test_the_race_that_settles_unlucky_cells_has_the_same_law(monkeypatch, attem
 def test_a_forced_expert_comes_first_and_the_rest_is_drawn_among_the_others():
     """Given expert 4, slots 1 and 2 are Plackett-Luce on experts 0 to 3."""
     forced = np.where(np.arange(DRAWS) % 2, 4, -1)
-    ids = distinct(PlackettLuce.of(WEIGHTS), cells_of(DRAWS), 3, forced)
+    ids = distinct(PlackettLuce.of(WEIGHTS), cells_of(DRAWS), 3, forced[None])
     rest = plackett_luce(WEIGHTS[0, :4], 2)
 
     assert p_value(ids[:, 1::2], {(4, *order): p for order, p in rest.items()}) > 1e-3

@@ -111,8 +111,8 @@ def test_named_parts_report_like_everything_else(old, new, key, said):
         ("cluster: {tensor_parallel: 3}\n", "cluster.tensor_parallel", "3"),
         ("cluster: {speed: {9: 0.5}}\n", "cluster.speed.9", "9"),
         ("cluster: {gpus_per_node: 1}\n", "serving", "fit"),
-        ("serving: {assign: rr}\n", "policy", "round_robin"),
-        ("slo: mlperf/deepseek-r2\n", "slo", "mapping"),
+        ("serving: {assign: rr}\n", "serving.assign", "round_robin"),
+        ("slo: mlperf/deepseek-r2\n", "slo", "mlperf/deepseek-r1"),
         ("seed: 1.5\n", "seed", "1.5"),
         ("replications: 0\n", "replications", "1"),
     ],
@@ -193,7 +193,7 @@ def test_with_changes_and_checks():
     assert changed.with_(cluster={"gpu": "h200"}).cluster.gpus_per_node == 8
     with pytest.raises(InputError, match="max_in_flight"):
         scenario.with_({"serving.max_in_fligt": 2})
-    with pytest.raises(InputError, match="no keys"):
+    with pytest.raises(InputError, match="unknown key"):
         scenario.with_({"seed.deeper": 2})
 
 

@@ -19,9 +19,7 @@ from moesim.engine.array_keys import KeyedQueues
 from moesim.engine.array_waits import waits_of
 from moesim.engine.array_walk import FAR, Walk
 from moesim.engine.clock import Clock
-from moesim.engine.event import budget_ticks
-from moesim.engine.microbatch import MicroBatch
-from moesim.engine.server import NO_BUDGET
+from moesim.engine.microbatch import MicroBatch, budget_ticks
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.order import Fifo
@@ -44,18 +42,14 @@ class Queues(Protocol):
         ...
 
 
-def refusal(policy: Policy, system: System) -> str:
+def refusal(policy: Policy) -> str:
     """Return why the array engine would not be exact, or nothing when it is.
 
     A policy that looks at the whole instance at an instant of its choice needs every
-    event to happen in its turn; and without latency what is sent arrives at once, so
-    that nothing can be computed ahead of it.
+    event to happen in its turn; all others are decided GPU by GPU.
     """
     if policy.needs == "global_instant":
         return f"policy {policy.name!r} looks at the whole instance at any instant"
-    used = system.topology.latency[: 1 + (system.topology.nodes > 1)]
-    if not used.all():
-        return "a port without latency delivers at the instant at which it sends"
     return ""
 
 
@@ -74,10 +68,11 @@ class ArrayEngine:
         self.clock = clock
         self.system = system
         self.recorder = recorder
+        self.parting = False
         self.queues: Queues = FifoQueues(ports, gpus)
-        budget = budget_ticks(policy.wait_budget_s)
-        if type(policy.order) is not Fifo and budget != 0:
-            self.queues = KeyedQueues(gpus, policy.order, budget, system.experts)
+        if type(policy.order) is not Fifo and budget_ticks(policy.wait_budget_s):
+            self.parting = system.experts == "per_expert"
+            self.queues = KeyedQueues(ports, gpus, policy)
         self.walks: list[Walk] = []
         self.due = NEVER_DUE
         self.receiving: list[Ints] = list(np.zeros((ports, gpus), np.int64))
@@ -89,6 +84,8 @@ class ArrayEngine:
         now = self.clock.now
         walk = Walk(batch, on_done)
         walk.entered[0] = now
+        if self.parting:
+            walk.started = np.empty_like(batch.cost.experts)
         self.walks.append(walk)
         self.walks.sort(key=_number)
         self.queues.enter(walk, self.walks, now, now)
@@ -96,10 +93,7 @@ class ArrayEngine:
 
     def _expect(self) -> None:
         """Let the clock come back at the next barrier."""
-        due = FAR
-        for walk in self.walks:
-            if walk.end < due:
-                due = walk.end
+        due = min([walk.end for walk in self.walks], default=FAR)
         if due not in (self.due, FAR):
             self.due = due
             self.clock.after(due - self.clock.now, self._reach, due)

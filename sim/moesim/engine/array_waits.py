@@ -36,13 +36,13 @@ def _grouped(walk: Walk) -> Ints:
 def _per_expert(walk: Walk) -> Ints:
     """Return ``(L, G, S)``: each slot's start, less when its GPU entered the segment.
 
-    Without `Walk.begun` nothing came between the slots: they ran one after another.
+    Unless `Walk.started` says so, nothing came between the slots.
     """
     service = walk.batch.cost.experts.transpose(0, 2, 1)
     if service.shape[2] == 1:
         return _grouped(walk)
-    if walk.begun is not None:
-        start = walk.begun.transpose(0, 2, 1)
+    if walk.started.size:
+        start = walk.started.transpose(0, 2, 1)
         return start - walk.entered[1::2, :, None]
     before: Ints = service.cumsum(axis=2) - service
     wait = walk.posted[1::2] - walk.entered[1::2] - walk.work[1::2]

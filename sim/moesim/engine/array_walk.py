@@ -22,6 +22,7 @@ from moesim.types import Ints
 
 FAR = 2**62
 """An instant after all others."""
+NO_SLOTS: Ints = np.empty((0, 0, 0), np.int64)
 IN_USE: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (0, 1))
 """Port classes with bytes, by the sum of one bit for each."""
 
@@ -50,6 +51,9 @@ class Walk:
         settled or where there is none; and when the last sender is done.
     received : list of C arrays (G,) or None
         When each port ends receiving, if that is settled.
+    started : (L, S, G) array of int
+        When each slot's job starts, where slots may be parted by other jobs; else
+        `NO_SLOTS`.
     end : int
         When the last sender of all, or the last post, is done: nothing of this
         micro-batch can arrive anywhere before that.
@@ -58,7 +62,6 @@ class Walk:
     __slots__ = (
         "batch",
         "begin",
-        "begun",
         "end",
         "entered",
         "fed",
@@ -75,6 +78,7 @@ class Walk:
         "rx",
         "segment",
         "sent",
+        "started",
         "truth_s",
         "tx",
         "whole",
@@ -104,7 +108,7 @@ class Walk:
         self._describe()
         self.entered: Ints = np.empty((self.final + 1, gpus), np.int64)
         self.posted: Ints = np.empty((self.final + 1, gpus), np.int64)
-        self.begun: Ints | None = None
+        self.started: Ints = NO_SLOTS
         self.begin = list(np.empty((ports, gpus), np.int64))
         self.sent = list(np.empty((ports, gpus), np.int64))
         self.first = [FAR] * ports

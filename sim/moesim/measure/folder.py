@@ -25,8 +25,8 @@ def check_target(folder: Path) -> None:
     Raises
     ------
     InputError
-        If `folder`, or what should be a folder above it, is a file or out of reach; or
-        if `folder` holds anything but an earlier result of ours.
+        If `folder`, or what should be a folder above it, is a file; if nothing can be
+        written there; or if `folder` holds anything but an earlier result of ours.
     """
     with readable_errors(folder):
         for place in (folder, *folder.parents):
@@ -38,6 +38,10 @@ def check_target(folder: Path) -> None:
                 "is not empty and not an earlier result of moesim; "
                 "name a new folder or empty this one",
             )
+        above = Path(os.path.realpath(folder)).parents
+        home = next((place for place in above if place.exists()), folder)
+        if not os.access(home, os.W_OK | os.X_OK):
+            raise refusal(folder, f"cannot be written: {home} is read-only")
 
 
 def is_ours(folder: Path) -> bool:

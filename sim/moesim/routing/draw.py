@@ -90,7 +90,7 @@ def draw_experts(
     row : callable
         From ``T`` keys to ``(T, L)`` rows of the law's weights.
     forced : callable, optional
-        From ``T`` keys to ``(T, L)`` experts that must be used, -1 where free.
+        From ``T`` keys to ``(h, T, L)`` experts of the first slots, -1 where free.
     """
     origin = root(sizes.seed, "routing")
     layer = np.array([step(number * LAYER_STRIDE) for number in range(sizes.layers)])
@@ -102,7 +102,7 @@ def draw_experts(
         cells = Cells(
             (start[:, None] + layer).ravel(), row(part).astype(np.uint64).ravel()
         )
-        held = None if forced is None else forced(part).ravel()
+        held = None if forced is None else forced(part).reshape(-1, len(cells.row))
         drawn = distinct(law, cells, sizes.top_k, held)
         ids[first : first + pace] = drawn.T.reshape(len(part), sizes.layers, -1)
     return ids

@@ -16,7 +16,7 @@ import numpy as np
 from moesim.routing.alias import AliasTables, alias_tables
 from moesim.routing.counter import Bits, bits_at, step, uniform
 from moesim.routing.topk import PREPARE, Cells, PlackettLuce, distinct, steps
-from moesim.types import Floats, Ids, Ints
+from moesim.types import Bools, Floats, Ids, Ints
 
 
 def group_limited_topk(scores: Floats, groups: int, top_groups: int, k: int) -> Ints:
@@ -31,13 +31,19 @@ def group_limited_topk(scores: Floats, groups: int, top_groups: int, k: int) -> 
     scores : (..., E) array of float
         Scores that selection goes by, bias included.
     """
+    allowed = best_groups(scores, groups, top_groups)
+    masked = np.where(allowed, scores, -np.inf)
+    return np.argsort(-masked, axis=-1, kind="stable")[..., :k]
+
+
+def best_groups(scores: Floats, groups: int, top_groups: int) -> Bools:
+    """Return ``(..., E)``: whether each expert's group is one of the best, by score."""
     parts = scores.reshape(*scores.shape[:-1], groups, -1)
     best_two = np.sort(parts, axis=-1)[..., -2:].sum(axis=-1)
     chosen = np.argsort(-best_two, axis=-1, kind="stable")[..., :top_groups]
     allowed = np.zeros(best_two.shape, bool)
-    np.put_along_axis(allowed, chosen, np.True_, axis=-1)
-    masked = np.where(allowed[..., None], parts, -np.inf).reshape(scores.shape)
-    return np.argsort(-masked, axis=-1, kind="stable")[..., :k]
+    np.put_along_axis(allowed, chosen, True, axis=-1)
+    return np.repeat(allowed, parts.shape[-1], axis=-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +90,7 @@ class GroupLimited:
         )
 
     def prepare(self, cells: Cells, forced: Ints | None) -> GroupedCells:
-        """Return the cells with their groups drawn; a forced expert's is one of them."""
+        """Return the cells with their groups drawn; that of one forced expert is in."""
         apart = Cells(cells.start + step(PREPARE), cells.row)
         size = self.logs.shape[1] // self.mass.shape[1]
         held = None if forced is None else forced // size

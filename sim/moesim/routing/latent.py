@@ -1,8 +1,9 @@
 """Latent routing: what a token is about decides its experts in every layer.
 
 Each token belongs to a cluster, which it may share with its neighbours; each cluster
-has a popularity of its own in every layer, tilted by the request's domain. Layers are
-thereby dependent without one causing the next, as in recorded logs.
+has a popularity of its own in every layer, tilted by the request's domain. A token
+follows its cluster's favourites for some slots and draws the others by popularity.
+Layers are thereby dependent without one causing the next, as in recorded logs.
 
 Axes: ``T`` tokens, ``L`` MoE layers, ``E`` experts, ``Z`` clusters, ``D`` domains.
 """
@@ -16,8 +17,9 @@ from moesim.errors import Problem
 from moesim.routing.checks import check_count, check_number
 from moesim.routing.counter import Bits, bits_at, root, step, token_keys, uniform
 from moesim.routing.draw import Sizes, draw_experts
+from moesim.routing.grouped import best_groups, group_limited_topk
 from moesim.routing.source import TokenKeys
-from moesim.routing.topk import Law
+from moesim.routing.topk import Law, PlackettLuce
 from moesim.streams import stream
 from moesim.types import Floats, Ids, Ints
 
@@ -41,6 +43,9 @@ class Latent(Sizes):
         Standard deviation of a cluster's log weights, independent in each layer.
     tilt : float
         Standard deviation of what a domain adds to the log weights of all its tokens.
+    loyalty : float
+        Probability that the first expert of a token is its cluster's favourite, that
+        the second is the second favourite if so, and so on; the rest is drawn by weight.
     focus : float
         How unevenly a domain uses the clusters: standard deviation of log shares.
     stickiness : float
@@ -51,9 +56,10 @@ class Latent(Sizes):
 
     domains: int = 4
     clusters: int = 32
-    spread: float = 1.5
+    spread: float = 1.0
     tilt: float = 0.5
-    focus: float = 0.5
+    loyalty: float = 0.8
+    focus: float = 1.0
     stickiness: float = 0.3
     drift: float = 0.2
 
@@ -63,7 +69,7 @@ class Latent(Sizes):
         problems += check_count("clusters", self.clusters, 1, MOST_WEIGHTS)
         for key in ("spread", "tilt", "focus"):
             problems += check_number(key, getattr(self, key), 0, 10)
-        for key in ("stickiness", "drift"):
+        for key in ("loyalty", "stickiness", "drift"):
             problems += check_number(key, getattr(self, key), 0, 1)
         if not problems:
             most = max(1, MOST_WEIGHTS // (self.domains * self.layers * self.experts))
@@ -71,14 +77,25 @@ class Latent(Sizes):
         return problems
 
     @cached_property
-    def _law(self) -> Law:
-        """One row of weights for each (domain, cluster, layer)."""
+    def _logs(self) -> Floats:
+        """``(D * Z * L, E)``: log weights of each domain and cluster in each layer."""
         rng = stream(self.seed, "latent popularity")
         shape = (self.layers, self.experts)
         cluster = rng.standard_normal((1, self.clusters, *shape))
         domain = rng.standard_normal((self.domains, 1, *shape))
         logs = self.spread * cluster + self.tilt * domain
-        return self.law(np.exp(logs).reshape(-1, self.experts))
+        return logs.reshape(-1, self.experts)
+
+    @cached_property
+    def _favourites(self) -> Ints:
+        """``(D * Z * L, k)``: experts of the highest weights, as the model limits them."""
+        return group_limited_topk(self._logs, self.groups, self.top_groups, self.top_k)
+
+    @cached_property
+    def _law(self) -> Law:
+        """Popularity in each row, among the groups of the row's favourites."""
+        allowed = best_groups(self._logs, self.groups, self.top_groups)
+        return PlackettLuce.of(np.where(allowed, np.exp(self._logs), 0.0))
 
     @cached_property
     def _edges(self) -> Floats:
@@ -91,7 +108,7 @@ class Latent(Sizes):
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
-        return draw_experts(self, self._law, keys, self._rows)
+        return draw_experts(self, self._law, keys, self._rows, self._followed)
 
     def clusters_of(self, keys: TokenKeys) -> Ints:
         """Return ``(T, L)``: the cluster of each token in each layer.
@@ -112,6 +129,17 @@ class Latent(Sizes):
         change = self._change(late)[:, None]
         kind = np.where(layer < change, before[:, None], after[:, None])
         return kind * self.layers + layer
+
+    def _followed(self, keys: TokenKeys) -> Ints:
+        """Return ``(k, T, L)``: favourites for as long as a token follows them, or -1."""
+        start = token_keys(root(self.seed, "latent"), keys.request, keys.position)
+        layer = np.array([step(number) for number in range(self.layers)])
+        chance = uniform(bits_at(start[:, None], layer))
+        favourites = self._favourites.take(self._rows(keys), axis=0)
+        least = self.loyalty ** np.arange(1, self.top_k + 1)
+        return np.where(
+            chance < least[:, None, None], favourites.transpose(2, 0, 1), -1
+        )
 
     def _kind(self, domain: Ints, bits: Bits) -> Ints:
         """Return ``(T,)``: domain times Z plus a cluster drawn by the domain's shares."""

@@ -173,7 +173,7 @@ class RushHour(Sizes):
         everywhere = np.full(self.layers, -1)
         for layer, expert in self.hot:
             everywhere[layer] = expert
-        return np.where(self.in_rush(keys)[:, None], everywhere, -1)
+        return np.where(self.in_rush(keys)[:, None], everywhere, -1)[None]
 
 
 def zipf_weights(sizes: Sizes, exponent: float) -> Floats:

@@ -65,8 +65,10 @@ class PlackettLuce:
 
     @classmethod
     def of(cls, weights: Floats) -> "PlackettLuce":
-        """Return the law of ``(N, E)`` positive weights."""
-        return cls(np.log(weights), alias_tables(weights))
+        """Return the law of ``(N, E)`` weights; an expert of weight 0 is never drawn."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(weights)
+        return cls(logs, alias_tables(weights))
 
     def prepare(self, cells: Cells, forced: Ints | None) -> Cells:
         """Return the cells as they are."""
@@ -91,13 +93,14 @@ def distinct(law: Law, cells: Cells, top_k: int, forced: Ints | None = None) -> 
 
     Parameters
     ----------
-    forced : (C,) array of int, optional
-        The expert that a cell must use in its first slot; -1 where it is free.
+    forced : (h, C) array of int, optional
+        Experts that a cell must use in its first slots; -1 where it is free. Within a
+        cell they are distinct and no free slot comes before a forced one.
     """
     cells = law.prepare(cells, forced)
     ids = law.draw(cells, np.arange(top_k))
     if forced is not None:
-        np.copyto(ids[0], forced.astype(np.uint16), where=forced >= 0)
+        np.copyto(ids[: len(forced)], forced.astype(np.uint16), where=forced >= 0)
     rows = np.flatnonzero(_repeats(ids))
     if len(rows):
         mended = _mend(law, cells[rows], ids.take(rows, axis=1))
