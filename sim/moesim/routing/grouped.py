@@ -42,7 +42,7 @@ def best_groups(scores: Floats, groups: int, top_groups: int) -> Bools:
     best_two = np.sort(parts, axis=-1)[..., -2:].sum(axis=-1)
     chosen = np.argsort(-best_two, axis=-1, kind="stable")[..., :top_groups]
     allowed = np.zeros(best_two.shape, bool)
-    np.put_along_axis(allowed, chosen, True, axis=-1)
+    np.put_along_axis(allowed, chosen, 1, axis=-1)
     return np.repeat(allowed, parts.shape[-1], axis=-1)
 
 
