@@ -56,12 +56,12 @@ class Latent(Sizes):
 
     domains: int = 4
     clusters: int = 32
-    spread: float = 1.0
+    spread: float = 1.5
     tilt: float = 0.5
     loyalty: float = 0.8
-    focus: float = 1.0
+    focus: float = 1.25
     stickiness: float = 0.3
-    drift: float = 0.2
+    drift: float = 0.15
 
     def problems(self) -> list[Problem]:
         """Return what is wrong with the parameters of a scenario."""

@@ -28,6 +28,9 @@ from moesim.spec.hardware import load_gpu
 from moesim.workload.arrivals import TraceArrivals
 from moesim.workload.lengths import TraceLength
 
+MOST_GPUS = 4096
+"""GPUs of one instance: what is kept of each pair of them must fit into memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -102,6 +105,13 @@ def _tensor_parallel(sections: Sections) -> None:
     if cluster.gpus_per_node % cluster.tensor_parallel:
         said = f"{cluster.tensor_parallel} does not divide the {cluster.gpus_per_node}"
         raise _refused(f"{said} GPUs of a node, which share a rank's attention")
+
+
+def _size(sections: Sections) -> None:
+    count = sections.cluster.nodes * sections.cluster.gpus_per_node
+    if count > MOST_GPUS:
+        said = f"{sections.cluster.nodes} nodes are {count} GPUs; at most {MOST_GPUS}"
+        raise _refused(f"{said} can be simulated as one instance")
 
 
 def _speeds(sections: Sections) -> None:
@@ -188,6 +198,7 @@ _MODEL, _ROUTING, _PLACEMENT = ("model",), ("routing",), ("placement",)
 CHECKS: tuple[Check, ...] = (
     Check(_MODEL, model_of),
     Check(("cluster", "gpu"), lambda s: load_gpu(s.cluster.gpu)),
+    Check(_NODES, _size, (_GPUS,)),
     Check(("cluster", "tensor_parallel"), _tensor_parallel, (_GPUS,)),
     Check(("cluster", "speed"), _speeds, (_NODES, _GPUS)),
     Check(_ARRIVALS, arrivals_of),

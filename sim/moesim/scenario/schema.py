@@ -123,7 +123,7 @@ class PlacementSection(Section):
     """Where experts live."""
 
     name: Annotated[str, one_of(tuple(PLACEMENTS))] = "contiguous"
-    redundant_experts: Natural = 0
+    redundant_experts: Annotated[Natural, Field(le=10_000)] = 0
 
 
 class PhasesSection(Section):
@@ -136,7 +136,7 @@ class PhasesSection(Section):
 class WorkloadSection(Section):
     """What arrives."""
 
-    num_prompts: Annotated[Count, Field(le=10**8)] = 200
+    num_prompts: Annotated[Count, Field(le=10**7)] = 200
     arrivals: Table = {"type": "batch"}
     max_concurrency: Natural = 0
     input_len: Table
