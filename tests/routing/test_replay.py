@@ -311,7 +311,7 @@ def test_other_compressions_are_read_too(file, method):
     assert log_of(file).sequence_lengths.tolist() == [3, 1, 4]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_a_damaged_file_is_a_log_or_is_refused(tmp_path_factory, data):
     """Bytes overwritten, cut off or doubled, in any method: no other error escapes."""
@@ -338,7 +338,7 @@ def some_keys(log):
     return TokenKeys(np.arange(count), np.zeros(count, int), np.arange(count))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused(tmp_path_factory, content):
     """Random bytes are no log."""

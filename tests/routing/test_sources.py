@@ -120,6 +120,15 @@ def test_layers_are_drawn_on_their_own(name):
     )
 
 
+def test_no_slot_of_a_layer_repeats_a_slot_of_another():
+    """Uniform experts agree across any two (layer, slot) once in 32, by chance."""
+    ids = source_of("uniform", layers=6).route(tokens(4000)).reshape(4000, -1)
+    alike = (ids[:, :, None] == ids[:, None, :]).mean(axis=0)
+    apart = np.abs(np.subtract.outer(np.arange(24) // 4, np.arange(24) // 4)) > 0
+
+    assert np.abs(alike[apart] - 1 / 32).max() < 5 * np.sqrt(1 / 32 / 4000)
+
+
 @every_source
 @pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (21, 21)])
 def test_a_token_may_use_all_experts(name, experts, top_k):

@@ -41,11 +41,16 @@ def test_metrics_of_small_counts_are_as_worked_by_hand(metric, expected):
 
 
 def test_the_top_tenth_is_rounded_up():
-    """7 of 64 experts, 1 of 10, 2 of 11, 3 of 30 although 0.1 * 30 > 3 in binary."""
-    for experts, top in ((64, 7), (10, 1), (11, 2), (30, 3)):
+    """7 of 64 experts, 2 of 11, 1 of 10; 7 % of 100 is 7, though more in binary."""
+    for experts, fraction, top in (
+        (64, 0.1, 7),
+        (11, 0.1, 2),
+        (10, 0.1, 1),
+        (100, 0.07, 7),
+    ):
         counts = np.arange(1, experts + 1)
         expected = counts[-top:].sum() / counts.sum()
-        assert stats.top_share(counts) == pytest.approx(expected)
+        assert stats.top_share(counts, fraction) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("metric", RATIOS)

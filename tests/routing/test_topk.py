@@ -68,6 +68,20 @@ def test_a_forced_expert_comes_first_and_the_rest_is_drawn_among_the_others():
     assert p_value(ids[:, ::2], plackett_luce(WEIGHTS[0], 3)) > 1e-3
 
 
+def test_forced_experts_may_be_fewer_in_some_cells_than_in_others():
+    """Two, one or none given: the free slots are Plackett-Luce on what is left."""
+    forced = np.array([[1, 1, -1], [4, -1, -1]])
+    ids = distinct(
+        PlackettLuce.of(WEIGHTS), cells_of(DRAWS), 3, np.tile(forced, DRAWS // 3)
+    )
+    left = np.array([1.0, 0, 3, 4, 10])
+    one = {(1, *order): p for order, p in plackett_luce(left, 2).items() if p > 0}
+
+    assert p_value(ids[:, ::3], {(1, 4, e): left[e] / 8 for e in (0, 2, 3)}) > 1e-3
+    assert p_value(ids[:, 1::3], one) > 1e-3
+    assert p_value(ids[:, 2::3], plackett_luce(WEIGHTS[0], 3)) > 1e-3
+
+
 def test_each_cell_is_drawn_by_its_own_row():
     """Two rows of opposite weights, drawn in one call."""
     rows = np.array([[1000.0, 1, 1], [1, 1, 1000.0]])

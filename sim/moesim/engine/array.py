@@ -84,7 +84,7 @@ class ArrayEngine:
         now = self.clock.now
         walk = Walk(batch, on_done)
         walk.entered[0] = now
-        if self.parting:
+        if self.parting and batch.cost.experts.shape[1] > 1:
             walk.started = np.empty_like(batch.cost.experts)
         self.walks.append(walk)
         self.walks.sort(key=_number)

@@ -22,34 +22,30 @@ def waits_of(walk: Walk, kernel: ExpertKernel) -> tuple[Ints, Ints]:
     kernel : {"grouped", "per_expert"}
         How the slots of a GPU are served.
     """
-    service = walk.batch.cost.experts.transpose(0, 2, 1)
-    cells = np.flatnonzero(service)
-    return cells, WAITS[kernel](walk).take(cells)
-
-
-def _grouped(walk: Walk) -> Ints:
-    slots = walk.batch.cost.experts.shape[1]
+    service = np.ascontiguousarray(walk.batch.cost.experts.transpose(0, 2, 1))
     wait = walk.posted[1::2] - walk.entered[1::2] - walk.work[1::2]
-    return wait if slots == 1 else np.repeat(wait.ravel(), slots)
+    cells = np.flatnonzero(service)
+    return cells, WAITS[kernel](walk, service, wait).take(cells)
 
 
-def _per_expert(walk: Walk) -> Ints:
+def _grouped(_: Walk, service: Ints, wait: Ints) -> Ints:
+    """Return ``(L, G, S)``: the wait of the one job for all slots."""
+    return np.repeat(wait, service.shape[2], axis=1)
+
+
+def _per_expert(walk: Walk, service: Ints, wait: Ints) -> Ints:
     """Return ``(L, G, S)``: each slot's start, less when its GPU entered the segment.
 
     Unless `Walk.started` says so, nothing came between the slots.
     """
-    service = walk.batch.cost.experts.transpose(0, 2, 1)
-    if service.shape[2] == 1:
-        return _grouped(walk)
     if walk.started.size:
         start = walk.started.transpose(0, 2, 1)
         return start - walk.entered[1::2, :, None]
     before: Ints = service.cumsum(axis=2) - service
-    wait = walk.posted[1::2] - walk.entered[1::2] - walk.work[1::2]
     return before + wait[:, :, None]
 
 
-WAITS: dict[ExpertKernel, Callable[[Walk], Ints]] = {
+WAITS: dict[ExpertKernel, Callable[[Walk, Ints, Ints], Ints]] = {
     "grouped": _grouped,
     "per_expert": _per_expert,
 }

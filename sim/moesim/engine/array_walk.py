@@ -18,10 +18,11 @@ from moesim.measure.columns import PARTS, PassRecord
 from moesim.policy.predict import known_experts
 from moesim.policy.view import BatchView, Stage
 from moesim.spec.topology import PORT_CLASSES
-from moesim.types import Ints
+from moesim.types import Floats, Ints
 
-FAR = 2**62
+FAR = 2**63 - 1
 """An instant after all others."""
+NOTHING_S: Floats = np.empty((0, 0))
 NO_SLOTS: Ints = np.empty((0, 0, 0), np.int64)
 IN_USE: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (0, 1))
 """Port classes with bytes, by the sum of one bit for each."""
@@ -88,29 +89,38 @@ class Walk:
     def __init__(
         self, batch: MicroBatch, on_done: Callable[[MicroBatch], None]
     ) -> None:
-        cost = batch.cost
-        layers, gpus = cost.attention.shape
-        ports = len(PORT_CLASSES)
         self.batch = batch
         self.on_done = on_done
         self.number = batch.number
-        self.segment = 0
-        self.final = 2 * layers
+        self.latency: list[int] = batch.cost.latency.tolist()
         self.key = 0.0
-        self.truth_s = cost.attention[:0]
-        self.latency: list[int] = cost.latency.tolist()
+        self.truth_s = NOTHING_S
+        self._spread()
+        self._describe()
+        self._stand()
+
+    def _spread(self) -> None:
+        """Lay the cost out by segment."""
+        cost = self.batch.cost
+        layers, gpus = cost.attention.shape
+        ports = len(PORT_CLASSES)
+        self.final = 2 * layers
         self.tx = cost.tx.reshape(self.final, ports, gpus)
         self.rx = cost.rx.reshape(self.final, ports, gpus)
         self.work: Ints = np.empty((self.final + 1, gpus), np.int64)
         self.work[:-1:2] = cost.attention
         np.sum(cost.experts, axis=1, out=self.work[1::2])
         self.work[-1] = cost.tail
-        self._describe()
-        self.entered: Ints = np.empty((self.final + 1, gpus), np.int64)
-        self.posted: Ints = np.empty((self.final + 1, gpus), np.int64)
+
+    def _stand(self) -> None:
+        """Stand before the first segment: nothing has happened yet."""
+        ports, gpus = self.tx.shape[1:]
+        self.segment = 0
+        self.entered: Ints = np.empty_like(self.work)
+        self.posted: Ints = np.empty_like(self.work)
         self.started: Ints = NO_SLOTS
-        self.begin = list(np.empty((ports, gpus), np.int64))
-        self.sent = list(np.empty((ports, gpus), np.int64))
+        self.begin: list[Ints] = list(np.empty((ports, gpus), np.int64))
+        self.sent: list[Ints] = list(np.empty((ports, gpus), np.int64))
         self.first = [FAR] * ports
         self.last = [0] * ports
         self.received: list[Ints | None] = [None] * ports
@@ -177,14 +187,14 @@ class Walk:
         Sums of instants may overflow and do not matter if they do: all that is used of
         them is differences, which are right modulo 2^64.
         """
-        last_post = self.posted.max(axis=1)
-        entered, posted = self.entered, self.posted
-        posts = posted.sum(axis=0)
+        last = self.posted.max(axis=1)
+        posts = self.posted.sum(axis=0)
+        dispatched = self.entered[1::2].sum(axis=0)
+        combined = self.entered[2::2].sum(axis=0)
         parts = np.zeros((len(PARTS), posts.size), np.int64)
         rows = dict(zip(PARTS, parts, strict=True))
-        rows["queue"][:] = posts - entered.sum(axis=0)
-        rows["straggler"][:] = last_post.sum(keepdims=True) - posts
-        dispatched, combined = last_post[:-1:2], last_post[1::2]
-        rows["dispatch"][:] = (entered[1::2] - dispatched[:, None]).sum(axis=0)
-        rows["combine"][:] = (entered[2::2] - combined[:, None]).sum(axis=0)
+        rows["queue"][:] = posts - dispatched - combined - self.entered[0]
+        rows["straggler"][:] = last.sum(keepdims=True) - posts
+        rows["dispatch"][:] = dispatched - last[:-1:2].sum(keepdims=True)
+        rows["combine"][:] = combined - last[1::2].sum(keepdims=True)
         return pass_record(self.batch, self.end, parts)

@@ -33,6 +33,36 @@ MOST_WEIGHTS = 1 << 24
 class Latent(Sizes):
     """Domains and token clusters give each layer its popularity.
 
+    The defaults were fitted to a recorded DeepSeek-V2-Lite log (26 layers, 64 experts,
+    top 6; 8222 tokens of intent-recognition prompts; mutual information of first
+    choices with as many tokens of summaries pooled in). Recorded, and the mean and
+    standard deviation over 12 seeds of as many tokens of one domain (two, pooled):
+
+    ==================================  ==============  ================
+    median over layers                  recorded        defaults
+    ==================================  ==============  ================
+    max / mean                          3.96            3.86 +- 0.52
+    coefficient of variation            0.80            0.82 +- 0.10
+    normalised entropy                  0.932           0.931 +- 0.012
+    share of the top 6 experts          0.268           0.274 +- 0.030
+    next-token overlap (mean)           0.262           0.267 +- 0.011
+    the same between strangers          0.154           0.157 +- 0.015
+    8 ranks, max / mean, 64 tokens      1.48            1.48 +- 0.05
+    256 / 1024 tokens                   1.45 / 1.45     1.45 / 1.44
+    bits of top 1 at layer gap 1 / 2    2.42 / 2.39     2.37 / 2.35
+    bits at layer gap 4 / 8             2.35 / 2.23     2.30 / 2.21
+    cosine of two domains' counts       0.59 to 0.73    0.67 +- 0.06
+    ==================================  ==============  ================
+
+    What falls short: one seed is one world, and worlds differ by the standard
+    deviations above (recorded domains differ more: max / mean 3.3 to 5.6); within one
+    domain the first choices share 2.2 bits, where the two recorded ones share 2.8 and
+    2.0; and all domains are equally skewed. Other models were not fitted: Mixtral, for
+    one, is far more even (max / mean 1.1 to 1.3).
+
+    In a group-limited model the favourites follow the model's own rule, and all experts
+    of a (domain, cluster, layer) come from the groups of its favourites.
+
     Parameters
     ----------
     domains : int
@@ -88,8 +118,9 @@ class Latent(Sizes):
 
     @cached_property
     def _favourites(self) -> Ints:
-        """``(D * Z * L, k)``: experts of the highest weights, as the model limits them."""
-        return group_limited_topk(self._logs, self.groups, self.top_groups, self.top_k)
+        """``(k, D * Z * L)``: experts of the highest weights, as the model limits them."""
+        best = group_limited_topk(self._logs, self.groups, self.top_groups, self.top_k)
+        return np.ascontiguousarray(best.T)
 
     @cached_property
     def _law(self) -> Law:
@@ -135,11 +166,9 @@ class Latent(Sizes):
         start = token_keys(root(self.seed, "latent"), keys.request, keys.position)
         layer = np.array([step(number) for number in range(self.layers)])
         chance = uniform(bits_at(start[:, None], layer))
-        favourites = self._favourites.take(self._rows(keys), axis=0)
+        favourites = self._favourites.take(self._rows(keys), axis=1)
         least = self.loyalty ** np.arange(1, self.top_k + 1)
-        return np.where(
-            chance < least[:, None, None], favourites.transpose(2, 0, 1), -1
-        )
+        return np.where(chance < least[:, None, None], favourites, -1)
 
     def _kind(self, domain: Ints, bits: Bits) -> Ints:
         """Return ``(T,)``: domain times Z plus a cluster drawn by the domain's shares."""
@@ -151,8 +180,8 @@ class Latent(Sizes):
         chance = uniform(bits)
         if not self.drift:
             return np.full(len(bits), self.layers)
-        place = (chance * (self.layers / self.drift)).astype(np.int64)
-        return np.minimum(place, self.layers)
+        place = chance * (self.layers / self.drift)
+        return np.minimum(place, self.layers).astype(np.int64)
 
     def _begin(self, keys: TokenKeys) -> Ints:
         """Return ``(T,)``: the position at which each token's stretch began.

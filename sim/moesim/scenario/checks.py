@@ -6,6 +6,7 @@ once and the others still come with it.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from moesim.errors import InputError, Problem
 from moesim.routing.catalogue import SOURCES
@@ -26,8 +27,10 @@ from moesim.scenario.schema import Sections
 from moesim.scenario.tree import Location, Tree, dotted
 from moesim.spec.hardware import load_gpu
 from moesim.workload.arrivals import TraceArrivals
-from moesim.workload.lengths import TraceLength
+from moesim.workload.lengths import Lengths, TraceLength
 
+COLUMNS = {"input_len": "input_tokens", "output_len": "output_tokens"}
+"""What each law of lengths takes from a trace."""
 MOST_GPUS = 4096
 """GPUs of one instance: what is kept of each pair of them must fit into memory."""
 
@@ -125,12 +128,8 @@ def _speeds(sections: Sections) -> None:
         raise InputError(problems)
 
 
-def _input_length(sections: Sections) -> None:
-    length_of(sections.workload.input_len, "input_tokens")
-
-
-def _output_length(sections: Sections) -> None:
-    length_of(sections.workload.output_len, "output_tokens")
+def _law(sections: Sections, key: str) -> Lengths:
+    return length_of(getattr(sections.workload, key), COLUMNS[key])
 
 
 def _enough_arrivals(sections: Sections) -> None:
@@ -139,30 +138,25 @@ def _enough_arrivals(sections: Sections) -> None:
         raise _refused(f"the trace has {len(law.trace)} requests, not {wanted}", "path")
 
 
-def _enough_lengths(sections: Sections) -> None:
-    wanted = sections.workload.num_prompts
-    for key, column in (("input_len", "input_tokens"), ("output_len", "output_tokens")):
-        law = length_of(getattr(sections.workload, key), column)
-        if isinstance(law, TraceLength) and len(law.values) < wanted:
-            few = f"the trace has {len(law.values)} requests, not {wanted}"
-            raise _refused(few, f"{key}.path")
+def _enough_lengths(sections: Sections, key: str) -> None:
+    law, wanted = _law(sections, key), sections.workload.num_prompts
+    if isinstance(law, TraceLength) and len(law.values) < wanted:
+        raise _refused(
+            f"the trace has {len(law.values)} requests, not {wanted}", "path"
+        )
 
 
-def _enough_sequences(sections: Sections) -> None:
+def _enough_sequences(sections: Sections, key: str) -> None:
     """See that routing replays a log, with a sequence for every request."""
-    workload = sections.workload
-    for key in ("input_len", "output_len"):
-        if getattr(workload, key)["type"] != "log":
-            continue
-        if sections.routing.get("name") != "log":
-            raise _refused(
-                "lengths of type log need routing of name log", f"{key}.type"
-            )
-        source = source_of(sections, model_of(sections), sections.seed)
-        few = len(sequence_lengths(source))
-        if few < workload.num_prompts:
-            said = f"the log has {few} sequences, not {workload.num_prompts}"
-            raise _refused(said, f"{key}.type")
+    wanted = sections.workload.num_prompts
+    if getattr(sections.workload, key)["type"] != "log":
+        return
+    if sections.routing["name"] != "log":
+        raise _refused("lengths of type log need routing of name log", "type")
+    source = source_of(sections, model_of(sections), sections.seed)
+    few = len(sequence_lengths(source))
+    if few < wanted:
+        raise _refused(f"the log has {few} sequences, not {wanted}", "type")
 
 
 def _one_token(sections: Sections) -> None:
@@ -194,6 +188,7 @@ _ARRIVALS, _PROMPTS = ("workload", "arrivals"), ("workload", "num_prompts")
 _INPUT, _OUTPUT = ("workload", "input_len"), ("workload", "output_len")
 _NODES, _GPUS = ("cluster", "nodes"), ("cluster", "gpus_per_node")
 _MODEL, _ROUTING, _PLACEMENT = ("model",), ("routing",), ("placement",)
+_OF_LOG = (_MODEL, _PROMPTS, _ROUTING)
 
 CHECKS: tuple[Check, ...] = (
     Check(_MODEL, model_of),
@@ -202,8 +197,8 @@ CHECKS: tuple[Check, ...] = (
     Check(("cluster", "tensor_parallel"), _tensor_parallel, (_GPUS,)),
     Check(("cluster", "speed"), _speeds, (_NODES, _GPUS)),
     Check(_ARRIVALS, arrivals_of),
-    Check(_INPUT, _input_length),
-    Check(_OUTPUT, _output_length),
+    Check(_INPUT, partial(_law, key="input_len")),
+    Check(_OUTPUT, partial(_law, key="output_len")),
     Check(("policy",), policy_of),
     Check(_ROUTING, lambda s: keys_fit(SOURCES, "name", s.routing)),
     Check(
@@ -213,8 +208,10 @@ CHECKS: tuple[Check, ...] = (
         ("routing.hot.", "routing.path"),
     ),
     Check(_ARRIVALS, _enough_arrivals, (_PROMPTS,)),
-    Check(("workload",), _enough_lengths, (_PROMPTS,)),
-    Check(("workload",), _enough_sequences, (_MODEL, _PROMPTS, _ROUTING)),
+    Check(_INPUT, partial(_enough_lengths, key="input_len"), (_PROMPTS,)),
+    Check(_OUTPUT, partial(_enough_lengths, key="output_len"), (_PROMPTS,)),
+    Check(_INPUT, partial(_enough_sequences, key="input_len"), _OF_LOG),
+    Check(_OUTPUT, partial(_enough_sequences, key="output_len"), _OF_LOG),
     Check(_PLACEMENT, system_of, (_MODEL, _GPUS, _NODES)),
     Check(
         ("serving",),

@@ -28,7 +28,7 @@ from moesim.spec.topology import Topology
 from moesim.workload.arrivals import ARRIVALS, Arrivals, TraceArrivals
 from moesim.workload.generate import Phases, WorkloadSpec
 from moesim.workload.lengths import LENGTHS, Lengths, TraceLength
-from moesim.workload.traces import Trace, read_trace
+from moesim.workload.traces import READERS, Trace, read_trace
 
 
 def model_of(scenario: Sections) -> ModelSpec:
@@ -164,8 +164,8 @@ def _trace(table: Table, allowed: set[str]) -> Trace:
     if "path" not in table:
         problems.append(Problem("trace needs path", key="type"))
     form = table.get("format", "auto")
-    if not isinstance(form, str):
-        problems.append(Problem(f"a word is expected; got {shown(form)}", key="format"))
+    if form not in ("auto", *READERS):
+        problems.append(Problem(none_of(form, ["auto", *READERS]), key="format"))
     if problems:
         raise InputError(problems)
     copy = dict(table)
