@@ -5,6 +5,7 @@ All policies of a comparison meet the same seeds, so their differences are paire
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,8 @@ def compare(
         A simulation could not finish.
     """
     given = _scenario(scenario)
+    if replications is not None and replications < 2:
+        raise _refused("an interval needs two replications or more")
     count = replications or max(given.replications, LEAST_REPLICATIONS)
     chosen = _changed(given, replications=count)
     candidates = [_candidate(chosen, policy) for policy in policies]
@@ -171,12 +174,16 @@ def _baseline(name: str, names: list[str]) -> str:
 def _metrics(asked: Sequence[str] | None, record: Mapping[str, Any]) -> list[str]:
     if asked is None:
         goodput = ["request_goodput"] if record["slo"] else []
-        return [*DEFAULT_METRICS, *goodput]
-    unknown = [key for key in asked if not isinstance(record.get(key), int | float)]
+        one_token = record["mean_tpot_ms"] is None
+        shown = [m for m in DEFAULT_METRICS if not (one_token and "_e2el_" in m)]
+        return [*shown, *goodput]
+    numbers = [k for k, v in record.items() if isinstance(v, int | float)]
+    keys = [key if key in numbers else f"{key}_ms" for key in asked]
+    unknown = [old for old, key in zip(asked, keys, strict=True) if key not in numbers]
     if unknown:
-        numbers = [k for k, v in record.items() if isinstance(v, int | float)]
-        raise _refused(f"no metric {unknown[0]!r}; there are {', '.join(numbers)}")
-    return list(asked)
+        close = get_close_matches(unknown[0], numbers, 3, 0.5) or sorted(numbers)
+        raise _refused(f"no metric {unknown[0]!r}; did you mean {', '.join(close)}?")
+    return keys
 
 
 def _refused(message: str) -> InputError:

@@ -158,4 +158,4 @@ def test_waits_are_means_over_replications():
 def test_a_run_in_which_no_job_waited_says_so():
     axes = waiting([0.0, 0.0], [4, 4]).plot.expert_wait().axes[0]
 
-    assert axes.texts[0].get_text().startswith("No job waited")
+    assert axes.texts[0].get_text().endswith("of jobs waited.")

@@ -23,11 +23,21 @@ RESULTS = Path("results")
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (YAML file).")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of all randomness.")]
 Runs = Annotated[
-    int | None, typer.Option("--replications", "-n", min=1, help="Independent runs.")
+    int | None,
+    typer.Option(
+        "--replications",
+        "-n",
+        min=1,
+        help="Independent runs (run: the scenario's; compare: at least 8).",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value: a.b=c."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value: --set serving.max_in_flight=4. Repeatable.",
+    ),
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Write exactly here, not below results/.")
@@ -107,13 +117,16 @@ def run(
 @app.command()
 def compare(
     scenario: ScenarioFile,
-    policies: Annotated[str, typer.Option(help="Comma-separated policies.")],
+    policies: Annotated[
+        str, typer.Option(help="Names: fifo,oldest,my_module:Class.")
+    ],
     replications: Runs = None,
     baseline: Annotated[
         str | None, typer.Option(help="Policy to compare with (default: the first).")
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="Comma-separated keys of result.json.")
+        str | None,
+        typer.Option(help="Keys of result.json: p99_ttft_ms,..."),
     ] = None,
     seed: Seed = None,
     settings: Settings = None,
@@ -243,12 +256,15 @@ def _words(text: str) -> list[str]:
 
 
 def _show_run(result: Any, scenario: Any, file: str) -> None:
-    from moesim.cli.screens import run_screen, saved, suggestion
+    from moesim.cli.screens import NOTHING_QUEUED, run_screen, saved, suggestion
     from moesim.policy.order import ORDERS
 
     counts = scenario.seed, scenario.replications
     show(run_screen(result.summary, result.ci95, *counts))
-    show(suggestion(file, result.summary["policy"], list(ORDERS)))
+    if result.summary["queue_frac"]:
+        show(suggestion(file, result.summary["policy"], list(ORDERS)))
+    else:
+        show(NOTHING_QUEUED)
     show(saved(result.where, "result.json, requests.parquet, plots/*.png, ..."))
 
 

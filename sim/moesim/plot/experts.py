@@ -38,15 +38,22 @@ QUANTILES: Final = ("wait_p50_us", "wait_p90_us", "wait_p99_us")
 
 @styled
 def expert_heatmap(result: Result) -> Figure:
-    """Return each expert's tokens, relative to an equal share, layer by layer."""
+    """Return each expert's tokens, relative to an equal share, layer by layer.
+
+    Of several replications the first is shown: each has hot experts of its own, and
+    their mean would look tamer than any.
+    """
     if not result.experts["tokens"].any():
         return notice("Expert load: no data", "No token reached an expert.")
-    share = relative_load(result.experts)
+    experts = result.experts
+    first = experts["replication"] == experts["replication"].min()
+    share = relative_load(experts[first])
     layer, expert = np.unravel_index(int(np.nanargmax(share)), share.shape)
     hottest = float(share[layer, expert])
+    one = " (replication 0)" if result.replications > 1 else ""
     title = (
         f"Hottest: layer {layer}, expert {expert} gets {hottest:.1f}× "
-        "an equal share of tokens"
+        f"an equal share of tokens{one}"
     )
     height = min(max(2.6 + 0.1 * len(share), 3.6), 7.0)
     figure, axes = canvas(title, height)
@@ -146,7 +153,7 @@ def expert_wait(result: Result) -> Figure:
         return notice(f"{title}: no data", "No expert had a job.")
     worst = waits.nlargest(SHOWN, "wait_p99_us", keep="first")
     if not worst["wait_p99_us"].iloc[0] > 0:
-        return notice(title, "No job waited: fewer than 1 in 100 at every expert.")
+        return notice(title, "At every expert fewer than 1 % of jobs waited.")
     layer, expert = worst.index[0]
     longest = duration(float(worst["wait_p99_us"].iloc[0]) / 1e3)
     figure, axes = canvas(

@@ -111,15 +111,15 @@ def headline(parts: Floats) -> str:
 
 
 def compared_headline(spent: Mapping[str, Floats]) -> str:
-    """Return the message: under which policies passes wait least and most."""
-    waits = {name: by_kind(parts)["waiting"] for name, parts in spent.items()}
-    least = min(waits, key=lambda name: waits[name])
-    most = max(waits, key=lambda name: waits[name])
-    if waits[least] == waits[most]:
-        return f"A pass waits {duration(waits[least])} under every policy"
+    """Return the message: under which policies a pass is shortest and longest."""
+    totals = {name: float(parts.sum()) for name, parts in spent.items()}
+    least = min(totals, key=lambda name: totals[name])
+    most = max(totals, key=lambda name: totals[name])
+    if totals[least] == totals[most]:
+        return f"A pass takes {duration(totals[least])} under every policy"
     return (
-        f"A pass waits {duration(waits[least])} under {least}, "
-        f"{duration(waits[most])} under {most}"
+        f"A pass takes {duration(totals[least])} under {least}, "
+        f"{duration(totals[most])} under {most} (a short pass is no short request)"
     )
 
 
