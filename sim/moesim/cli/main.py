@@ -117,9 +117,7 @@ def run(
 @app.command()
 def compare(
     scenario: ScenarioFile,
-    policies: Annotated[
-        str, typer.Option(help="Names: fifo,oldest,my_module:Class.")
-    ],
+    policies: Annotated[str, typer.Option(help="Names: fifo,oldest,my_module:Class.")],
     replications: Runs = None,
     baseline: Annotated[
         str | None, typer.Option(help="Policy to compare with (default: the first).")

@@ -40,6 +40,8 @@ class Walk:
 
     Attributes
     ----------
+    attention_s, truth_s : (L, G) arrays of float
+        Seconds of attention and of experts, once a policy has asked.
     work : (N, G) array of int
         Picoseconds of compute; 0 makes no job.
     entered, posted : (N, G) arrays of int
@@ -61,6 +63,7 @@ class Walk:
     """
 
     __slots__ = (
+        "attention_s",
         "batch",
         "begin",
         "end",
@@ -94,7 +97,7 @@ class Walk:
         self.number = batch.number
         self.latency: list[int] = batch.cost.latency.tolist()
         self.key = 0.0
-        self.truth_s = NOTHING_S
+        self.attention_s = self.truth_s = NOTHING_S
         self._spread()
         self._describe()
         self._stand()
@@ -170,6 +173,7 @@ class Walk:
             layer, name = layer - 1, "lm_head"
         if not self.truth_s.size:
             self.truth_s = self.work[1::2] / PS_PER_S
+            self.attention_s = batch.cost.attention / PS_PER_S
         return BatchView(
             batch=self.number,
             layer=layer,
@@ -177,7 +181,7 @@ class Walk:
             tokens=batch.tokens,
             admitted_s=batch.admitted / PS_PER_S,
             oldest_arrival_s=batch.oldest_arrival_s,
-            attention_s=batch.cost.attention / PS_PER_S,
+            attention_s=self.attention_s,
             experts_s=known_experts(self.truth_s, batch.guess_s, layer, name),
         )
 
