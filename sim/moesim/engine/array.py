@@ -37,10 +37,6 @@ class Queues(Protocol):
         """Queue the jobs of a walk that enters a segment, and time all they change."""
         ...
 
-    def leave(self) -> None:
-        """Forget the arrays of a walk that has ended."""
-        ...
-
 
 def refusal(policy: Policy) -> str:
     """Return why the array engine would not be exact, or nothing when it is.
@@ -173,7 +169,6 @@ class ArrayEngine:
 
     def _end(self, walk: Walk) -> None:
         self.walks.remove(walk)
-        self.queues.leave()
         self.recorder.end_pass(walk.record())
         self.recorder.waits.extend(*waits_of(walk, self.system.experts))
         walk.on_done(walk.batch)

@@ -47,10 +47,6 @@ class FifoQueues:
         if late is not None and late.size:
             self._repair(walks, late, now)
 
-    def leave(self) -> None:
-        """Forget the arrays of a walk that has ended."""
-        self.servers.let_go()
-
     def _late(self, walk: Walk) -> Ints:
         """Return the GPUs at which the walk does not come after all that is known.
 

@@ -54,10 +54,6 @@ class KeyedQueues:
             servers.arrived = np.maximum(servers.arrived, walk.entered[walk.segment])
             self.begun = np.maximum(self.begun, last_start(walk))
 
-    def leave(self) -> None:
-        """Forget the arrays of a walk that has ended."""
-        self.servers.let_go()
-
     def _ask(self, walk: Walk) -> None:
         """Ask for the segment's key as its first GPU with work enters."""
         working = walk.work[walk.segment] > 0

@@ -21,6 +21,9 @@ Walks = Sequence[Walk]
 class Servers:
     """When servers are free, and who came last, as of all known jobs.
 
+    Rows are often those of the walk that was appended last, not copies: it writes them
+    again only when what they say is over.
+
     Attributes
     ----------
     arrived : (G,) array of int
@@ -104,12 +107,6 @@ class Servers:
                 self.sent[port] = _latest(rows)
         for walk in walks:
             walk.time_sending()
-
-    def let_go(self) -> None:
-        """Keep no row that belongs to a walk."""
-        self.arrived = self.arrived.copy()
-        self.free = self.free.copy()
-        self.sent = [row.copy() for row in self.sent]
 
 
 def _latest(rows: list[Ints]) -> Ints:
