@@ -95,7 +95,7 @@ def random_cost(rng, system, largest=6, empty=0.2):
 
 def batch_of(cost, number=0, admitted=0, guess=None):
     """Return a micro-batch with this cost and otherwise empty figures."""
-    layers, _, gpus = cost.experts.shape
+    layers, slots, gpus = cost.experts.shape
     zeros = np.zeros(gpus, np.int64)
     load = PassLoad(
         tokens=zeros,
@@ -118,9 +118,11 @@ def batch_of(cost, number=0, admitted=0, guess=None):
         cost=cost,
         source_tokens=zeros,
         source_padding=zeros,
+        padding_slots=np.zeros((layers, slots, gpus), np.int64),
         sent=np.zeros((2, 2, gpus)),
         received=np.zeros((2, 2, gpus)),
         traffic=np.zeros((2, gpus, gpus)),
+        experts_s=truth,
         guess_s=truth if guess is None else guess,
     )
 

@@ -6,12 +6,14 @@ All policies of a comparison meet the same seeds, so their differences are paire
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from moesim.errors import InputError, Problem
 from moesim.measure.compare import DEFAULT_METRICS, compare_paired
 from moesim.measure.files import read_run, write_comparison, write_run
+from moesim.measure.folder import check_target
 from moesim.measure.result import Comparison, Result
 from moesim.policy.bundle import make_policy
 from moesim.replicate import Candidate, Progress, replicate, share, silent
@@ -54,6 +56,7 @@ def run(
     SimulationError
         The simulation could not finish.
     """
+    _check_out(out)
     given = _changed(_scenario(scenario), seed=seed, replications=replications)
     result = replicate(_candidate(given, policy), progress or silent, _figures)
     if out is None:
@@ -97,6 +100,9 @@ def compare(
         A simulation could not finish.
     """
     given = _scenario(scenario)
+    if isinstance(policies, str) or isinstance(metrics, str):
+        raise _refused("policies and metrics are lists, such as ['fifo', 'oldest']")
+    _check_out(out)
     if replications is not None and replications < 2:
         raise _refused("an interval needs two replications or more")
     count = replications or max(given.replications, LEAST_REPLICATIONS)
@@ -136,12 +142,22 @@ def open_run(path: Path | str) -> Result:
     return read_run(path, _figures)
 
 
+def _check_out(out: Path | str | None) -> None:
+    """Refuse a folder that results must not replace, before anything is simulated."""
+    if out is not None:
+        check_target(Path(out))
+
+
 def _scenario(given: Scenario | str | Path) -> Scenario:
     return given if isinstance(given, Scenario) else load(given)
 
 
 def _changed(scenario: Scenario, **changes: Any) -> Scenario:
-    asked = {key: value for key, value in changes.items() if value is not None}
+    asked = {
+        key: int(value) if isinstance(value, Integral) else value
+        for key, value in changes.items()
+        if value is not None
+    }
     return scenario.with_(asked) if asked else scenario
 
 

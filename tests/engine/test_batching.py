@@ -1,5 +1,8 @@
 """Batching loses no request, no token and no block, whatever it is asked."""
 
+from itertools import count as counting
+from itertools import repeat
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,6 +47,7 @@ class Ledger:
         self.made = [0] * len(inputs)
         self.seen = [0] * len(inputs)
         self.arrived = []
+        self.whole = [0] * len(inputs)  # what it knew as it came in: all gets blocks
 
     def enqueue(self, rank):
         """Let the next request come; return whether there was one."""
@@ -65,6 +69,9 @@ class Ledger:
         if draft is None:
             return None
         rows = list(zip(draft.requests.tolist(), draft.chunk.tolist(), strict=True))
+        for request, _ in rows:
+            if request not in running[self.rank[request]] or not self.done[request]:
+                self.whole[request] = self.inputs[request] + self.made[request]
         self.check_rows(draft, rows)
         self.check_limits(rows, running, slots)
         self.check_padding(draft)
@@ -155,7 +162,8 @@ class Ledger:
         for rank in range(self.ranks):
             running = batcher.running[rank]
             size = self.serving.block_size
-            blocks = {q: -(-(self.done[q] + flying.get(q, 0)) // size) for q in running}
+            tokens = {q: self.done[q] + flying.get(q, 0) for q in running}
+            blocks = {q: -(-max(n, self.whole[q]) // size) for q, n in tokens.items()}
             left = [
                 self.inputs[q] + self.outputs[q] - 1 - self.done[q]
                 for q in alive
@@ -271,9 +279,12 @@ def batcher_of(inputs, outputs, ranks=1, **limits):
     return batcher
 
 
-def drafted(batcher, slots=1, compose=None):
-    """Return ``{request: chunk}`` of the next pass, which takes off."""
-    draft = batcher.draft(0, 0, slots, compose or ArrivalOrder())
+INSTANTS = counting(1)
+
+
+def drafted(batcher, slots=1, compose=None, instants=INSTANTS):
+    """Return ``{request: chunk}`` of the next pass, which takes off an instant later."""
+    draft = batcher.draft(0, next(instants), slots, compose or ArrivalOrder())
     if draft is None:
         return {}
     return dict(zip(draft.requests.tolist(), draft.chunk.tolist(), strict=True))
@@ -374,8 +385,19 @@ def test_nobody_is_admitted_in_a_pass_that_preempts():
         passes.append(drafted(batcher))
         landed(batcher, passes[-1])
 
-    assert passes == [{0: 2, 1: 1}, {0: 1, 1: 2}, {0: 1, 1: 1}, {0: 1}, {0: 1, 1: 2}]
+    assert passes == [{0: 2, 1: 1}, {0: 1, 1: 2}, {0: 1, 1: 1}, {0: 1}, {0: 1}]
     assert batcher.preemptions.tolist() == [0, 1]
+
+
+def test_nobody_comes_in_at_the_instant_at_which_somebody_was_put_back():
+    """However many micro-batches are formed at that instant."""
+    batcher = batcher_of([4, 4, 1], [5, 5, 1], block_size=2, kv_blocks=5)
+    landed(batcher, drafted(batcher, instants=repeat(1)))
+    first = drafted(batcher, instants=repeat(2))
+    again = drafted(batcher, instants=repeat(2))
+
+    assert (first, again) == ({0: 1}, {})
+    assert drafted(batcher, instants=repeat(3)) == {}
 
 
 def test_a_request_in_flight_is_never_preempted():

@@ -58,12 +58,17 @@ class Plain:
         self.spent = {b.number: np.zeros((7, self.gpus), int) for b in batches}
         self.at = {b.number: 0 for b in batches}
         self.gated = {b.number: False for b in batches}
+        self.ready = {}
         self.since = {b.number: b.admitted for b in batches}
         left, now = list(batches), 0
         while left:
             now = max(now, min(b.admitted for b in left))
             ready = [b for b in left if b.admitted <= now]
-            chosen = sorted(ready, key=lambda b: (self.key(b), b.number))
+            for b in ready:
+                if not self.gated[b.number]:
+                    self.ready[b.number] = now
+            rank = lambda b: (self.key(b), self.ready[b.number], b.number)  # noqa: E731
+            chosen = sorted(ready, key=rank)
             chosen = chosen[: self.width] if self.width else chosen
             now = self.stage(now, ready, chosen)
             for b in chosen:
@@ -101,7 +106,7 @@ class Plain:
             for g in gpus:
                 self.spent[b.number][ATTENTION, g] += b.cost.attention[at[b.number], g]
         for g in gpus:
-            self.note_waits(chosen, g)
+            self.note_waits(now, chosen, g)
             moving = {
                 DISPATCH: received[g] - max(attended),
                 COMBINE: returned[g] - max(computed),
@@ -125,8 +130,8 @@ class Plain:
         rx = sum(b.cost.rx[self.at[b.number], phase] for b in chosen).tolist()
         return tx, rx, chosen[0].cost.latency.tolist()
 
-    def note_waits(self, chosen, gpu):
-        """Write down the service done on the GPU before each expert's job."""
+    def note_waits(self, now, chosen, gpu):
+        """Write down how long each expert's job waited: passed over, then in turn."""
         before = 0
         for b in chosen:
             services = b.cost.experts[self.at[b.number], :, gpu].tolist()
@@ -134,6 +139,7 @@ class Plain:
             for slot, service in enumerate(services):
                 if service:
                     wait = start if self.grouped else before
+                    wait += now - self.ready[b.number]
                     self.waits.append((self.at[b.number], slot, gpu, wait))
                 before += service
 
@@ -300,7 +306,7 @@ def test_one_at_a_time_runs_in_the_order_of_keys():
     done, recorder = play_batches(system, batches, policy, LockstepEngine)
 
     assert done == [15, 9, 10]
-    assert recorder.waits.total.sum() == 0
+    assert recorder.waits.total.sum() == 9 + 10  # passed over, once and twice
 
 
 def test_equal_keys_go_by_age():

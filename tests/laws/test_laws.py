@@ -47,9 +47,23 @@ def play(instance, look=lambda instance: None):
     return instance.finish()
 
 
-@pytest.fixture(scope="module", params=SCENARIOS, ids=lambda path: path.stem)
+VARIANTS = {
+    "lockstep": {"serving.coupling": "lockstep", "serving.stage_width": 1},
+    "low_latency": {"kernels.dispatch": "low_latency", "kernels.experts": "per_expert"},
+    "replicas": {"placement.redundant_experts": 8, "serving.replica": "local_first"},
+    "padding": {"serving.padding": "none", "serving.engine": "event"},
+}
+"""What no shipped scenario is, tried on the rush hour."""
+WORLDS = [(path.stem, path, {}) for path in SCENARIOS] + [
+    (name, FOLDER / "seed_rush_hour.yaml", changes)
+    for name, changes in VARIANTS.items()
+]
+
+
+@pytest.fixture(scope="module", params=WORLDS, ids=lambda world: world[0])
 def scenario(request):
-    return cut(request.param)
+    _, path, changes = request.param
+    return cut(path).with_(changes)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +174,8 @@ def test_no_server_idles_with_work(scenario):
     """After each instant, whoever has jobs waiting is serving one."""
     if scenario.serving.coupling != "queued":
         pytest.skip("no queues in lockstep")
-    instance = instance_of(scenario.with_(num_prompts=8))
+    few = {"workload.num_prompts": 8, "serving.engine": "event"}
+    instance = instance_of(scenario.with_(few))
     ports = [s for side in (instance.engine.tx, instance.engine.rx) for s in side]
     servers = [*instance.engine.gpu, *(server for side in ports for server in side)]
 
@@ -183,6 +198,14 @@ def test_every_policy_meets_the_same_routes(scenario):
     for load, status in zip(loads[1:], finished[1:], strict=True):
         assert (status == finished[0]).all()
         assert (load == loads[0]).all()
+
+
+def test_policies_make_a_difference_somewhere():
+    """The laws that compare policies can fail: on the rush hour no two are the same."""
+    scenario = cut(FOLDER / "seed_rush_hour.yaml", 60)
+    digests = [play(instance_of(scenario, policy)).digest() for policy in POLICIES]
+
+    assert len(set(digests)) == len(POLICIES)
 
 
 def test_no_wait_budget_is_fifo_to_the_tick(scenario):

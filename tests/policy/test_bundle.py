@@ -60,7 +60,7 @@ def test_a_name_is_an_order(name, kind):
 def test_what_is_not_said_is_what_engines_do_today():
     policy = make_policy("fifo")
 
-    assert policy == Policy()
+    assert policy == Policy("fifo")
     assert (policy.assign, policy.compose) == (RoundRobin(), ArrivalOrder())
     assert (policy.dispatch, policy.select.width) == (RoundRobinReplica(), 0)
     assert (policy.knowledge, policy.wait_budget_s) == ("present", inf)

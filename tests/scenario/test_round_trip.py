@@ -146,15 +146,15 @@ def test_a_variable_stays_in_the_text(monkeypatch, tmp_path):
     (tmp_path / "t.csv").write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.5,9,9\n"
     )
-    monkeypatch.setenv("SOME_FOLDER", str(tmp_path))
+    monkeypatch.setenv("MOESIM_FOLDER", str(tmp_path))
     text = (
         "model: mixtral-8x7b\nrouting: uniform\nworkload:\n  num_prompts: 1\n"
-        '  arrivals: {type: trace, path: "${SOME_FOLDER}/t.csv"}\n'
+        '  arrivals: {type: trace, path: "${MOESIM_FOLDER}/t.csv"}\n'
         "  input_len: {type: trace, path: t.csv}\n"
     )
     workload = load_text(text, base=tmp_path).resolved()["workload"]
 
-    assert workload["arrivals"]["path"] == "${SOME_FOLDER}/t.csv"
+    assert workload["arrivals"]["path"] == "${MOESIM_FOLDER}/t.csv"
     assert workload["input_len"]["path"] == str(tmp_path / "t.csv")
 
 

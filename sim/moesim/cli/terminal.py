@@ -2,9 +2,11 @@
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 from time import monotonic
 from typing import Any
 from unicodedata import east_asian_width
@@ -65,8 +67,20 @@ def orderly(*, debug: bool) -> Iterator[None]:
         if debug:
             raise
         note(f"error: {type(error).__name__}: {error}")
-        note("this is a fault of moesim; --debug shows where it happened")
+        note(f"{culprit(error)}; --debug shows where it happened")
         raise SystemExit(BROKEN) from None
+
+
+def culprit(error: BaseException) -> str:
+    """Return whose fault an error is: that of the user's own code, if it raised last."""
+    here = Path(__file__).parents[1]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if here in path.parents:
+            break
+        if path.exists() and "site-packages" not in path.parts:
+            return f"raised by {frame.filename}, line {frame.lineno}"
+    return "this is a fault of moesim"
 
 
 def show_problems(problems: Sequence[Problem]) -> None:

@@ -12,10 +12,13 @@ from moesim.cost.exchange import copies, slot_counts, traffic
 from moesim.cost.pass_ import PassLoad
 from moesim.cost.price import copy_bytes, price
 from moesim.engine.clock import PS_PER_S
-from moesim.engine.microbatch import MicroBatch, TickCost, quantise
+from moesim.engine.microbatch import MicroBatch, quantise
+from moesim.errors import InputError
 from moesim.policy.bundle import Policy
+from moesim.policy.dispatch import DISPATCHES
 from moesim.policy.predict import GlobalPopularity, guess_for
 from moesim.routing.source import RoutingSource, TokenKeys
+from moesim.spec.placement import Placement
 from moesim.spec.system import System
 from moesim.types import Floats, Ids, Ints
 
@@ -77,9 +80,10 @@ class Assembler:
         fake = sources(np.arange(system.ranks), routed_padding, system)
         ids = np.concatenate([self.source.route(keys_of(draft)), self._fake(len(fake))])
         source = np.concatenate([real, fake])
-        slots = self.policy.dispatch.slots(ids, source, system.placement)
+        slots = checked_slots(self.policy, ids, source, system.placement)
         load = self._load(draft, slots, source)
         cost = quantise(price(load, system))
+        experts_s = cost.experts.sum(axis=1) / PS_PER_S
         row_bytes = copy_bytes(system)[:, None, None]
         hops = traffic(slots, source, system).sum(axis=0)
         tx, rx = load.tx.sum(axis=0), load.rx.sum(axis=0)
@@ -96,10 +100,12 @@ class Assembler:
             source_padding=np.bincount(
                 sources(np.arange(system.ranks), draft.padding, system), minlength=gpus
             ),
+            padding_slots=slot_counts(slots[len(real) :], system),
             sent=row_bytes * np.stack([tx, rx]),
             received=row_bytes * np.stack([rx, tx]),
             traffic=row_bytes * np.stack([hops, hops.T]),
-            guess_s=self._guess(cost, int(draft.chunk.sum())),
+            experts_s=experts_s,
+            guess_s=self._guess(experts_s, int(draft.chunk.sum())),
         )
 
     def _fake(self, rows: int) -> Ids:
@@ -107,10 +113,10 @@ class Assembler:
         shape = (rows, self.source.layers, top_k)
         return np.broadcast_to(np.arange(top_k, dtype=np.uint16), shape)
 
-    def _guess(self, cost: TickCost, tokens: int) -> Floats:
+    def _guess(self, experts_s: Floats, tokens: int) -> Floats:
         knowledge = self.policy.knowledge
         predicted = self.popularity.expect(tokens) if knowledge == "predicted" else None
-        return guess_for(knowledge, cost.experts.sum(axis=1) / PS_PER_S, predicted)
+        return guess_for(knowledge, experts_s, predicted)
 
     def _load(self, draft: Draft, slots: Ints, source: Ints) -> PassLoad:
         system = self.system
@@ -127,6 +133,29 @@ class Assembler:
             tx=tx,
             rx=rx,
         )
+
+
+def checked_slots(policy: Policy, ids: Ids, source: Ints, placement: Placement) -> Ints:
+    """Return the slots that the policy's dispatch role chooses.
+
+    Raises
+    ------
+    InputError
+        A role of the user's own gives anything but a slot of the wanted expert.
+    """
+    slots = policy.dispatch.slots(ids, source, placement)
+    if type(policy.dispatch) in DISPATCHES.values():
+        return slots
+    slots = np.asarray(slots)
+    good = slots.shape == ids.shape and slots.dtype.kind in "iu"
+    if good and slots.size:
+        good = bool((slots >= 0).all() and (slots < placement.phy2log.shape[1]).all())
+        layer = np.arange(ids.shape[1])[None, :, None]
+        good = good and bool((placement.phy2log[layer, slots] == ids).all())
+    if not good:
+        message = f"policy {policy.name!r}: slots() must give a slot of each wanted "
+        raise InputError(message + f"expert, whole numbers of shape {ids.shape}")
+    return slots
 
 
 def keys_of(draft: Draft) -> TokenKeys:

@@ -15,6 +15,7 @@ import numpy as np
 from moesim.engine.assemble import Draft
 from moesim.engine.clock import PS_PER_S
 from moesim.engine.pool import KvPool
+from moesim.errors import InputError
 from moesim.policy.view import Compose, RankView, View, WaitingView
 from moesim.spec.serving import ServingSpec
 from moesim.types import Floats, Ints
@@ -49,7 +50,7 @@ class Batcher:
         self.arrived_s: Floats = np.zeros(count)
         self.flying = np.zeros(count, bool)
         self.preemptions: Ints = np.zeros(count, np.int64)
-        self.preempted = 0
+        self.put_back_s: Floats = np.full(ranks, -1.0)
         self.waiting: list[list[int]] = [[] for _ in range(ranks)]
         self.running: list[list[int]] = [[] for _ in range(ranks)]
         self.cohort: list[list[int]] = [[] for _ in range(ranks)]
@@ -162,18 +163,15 @@ class Batcher:
         """Return what a rank runs next: first what runs already, then who waits."""
         budget = self.serving.max_num_batched_tokens
         picks: list[Pick] = []
-        before = self.preempted
         ready = [q for q in self.running[rank] if not self.flying[q]]
         for request in ready[: -(-len(ready) // slots)]:
-            chunk = self._continue(rank, request, budget)
+            chunk = self._continue(rank, request, budget, view.now_s)
             if chunk:
                 picks.append(Pick(request, chunk))
                 budget -= chunk
-        if self.preempted > before:
-            return picks
         return picks + self._admit(rank, budget, compose, view)
 
-    def _continue(self, rank: int, request: int, budget: int) -> int:
+    def _continue(self, rank: int, request: int, budget: int, now_s: float) -> int:
         """Return how many tokens of a running request run, making room if need be."""
         if request not in self.running[rank]:
             return 0
@@ -182,6 +180,7 @@ class Batcher:
         while want and not self.pool.fits(rank, request, target):
             victim = self._victim(rank)
             self._preempt(rank, victim)
+            self.put_back_s[rank] = now_s
             if victim == request:
                 return 0
         self.pool.take(rank, request, target)
@@ -208,7 +207,6 @@ class Batcher:
         self.outstanding[rank] += int(self.computed[request])
         self.computed[request] = 0
         self.preemptions[request] += 1
-        self.preempted += 1
         self._queue(rank).insert(0, request)
 
     def _queue(self, rank: int) -> list[int]:
@@ -218,20 +216,26 @@ class Batcher:
     def _admit(
         self, rank: int, budget: int, compose: Compose, view: View
     ) -> list[Pick]:
-        """Return picks of waiting requests, which start to run."""
+        """Return picks of waiting requests, which start to run.
+
+        A request takes the blocks of all its known tokens as it comes in, even where
+        its prompt is cut: else many half-computed ones crowd each other out. Nobody
+        comes in at an instant at which somebody was put back.
+        """
         queue = self._queue(rank)
         seats = self.serving.max_num_seqs - len(self.running[rank])
-        if not queue or seats <= 0 or budget <= 0:
+        crowded = self.put_back_s[rank] == view.now_s
+        if not queue or seats <= 0 or budget <= 0 or crowded:
             return []
         seen = queue[:WINDOW]
         picks: list[Pick] = []
-        rows = compose.sequence(self._waiting_view(seen), view).tolist()
-        for row in list(dict.fromkeys(rows))[:seats]:
+        rows = checked_rows(compose.sequence(self._waiting_view(seen), view), len(seen))
+        for row in rows[:seats]:
             request = seen[row]
-            chunk = self._chunk(request, budget)
-            if not chunk or not self.pool.fits(rank, request, chunk):
+            chunk, known = self._chunk(request, budget), int(self.known[request])
+            if not chunk or not self.pool.fits(rank, request, known):
                 break
-            self.pool.take(rank, request, chunk)
+            self.pool.take(rank, request, known)
             self.running[rank].append(request)
             picks.append(Pick(request, chunk))
             budget -= chunk
@@ -247,3 +251,19 @@ class Batcher:
             arrival_s=self.arrived_s[rows],
             tokens=self.known[rows] - self.computed[rows],
         )
+
+
+def checked_rows(given: object, count: int) -> list[int]:
+    """Return the rows that a policy's role chose, each once.
+
+    Raises
+    ------
+    InputError
+        They are no whole numbers from 0 up to, not including, `count`.
+    """
+    rows = np.asarray(given)
+    good = rows.ndim == 1 and (rows.dtype.kind in "iu" or not rows.size)
+    if not good or ((rows < 0) | (rows >= count)).any():
+        message = f"a policy chose the rows {given!r:.80}; expected numbers from 0 to "
+        raise InputError(f"{message}{count - 1}")
+    return list(dict.fromkeys(rows.tolist()))

@@ -1,7 +1,8 @@
 """Simulated time: whole picoseconds, and the order of what happens at one instant.
 
-All arrivals of an instant come first, then the forming of micro-batches, then the
-choices of servers; so no choice depends on the order in which its candidates came.
+All arrivals of an instant come first, then the ends of passes by number, then the
+forming of micro-batches, then the choices of servers; so no choice depends on the order
+in which its candidates came.
 """
 
 from collections.abc import Callable
@@ -11,12 +12,17 @@ import numpy as np
 from simpy import Environment, Event
 from simpy.events import Timeout
 
+from moesim.errors import InputError
 from moesim.types import Floats, Ints
 
 PS_PER_S = 10**12
-FORM = 2
-"""SimPy priority of forming micro-batches: after all arrivals (1) of the instant."""
-PICK = 3
+LONGEST_S = 4.6e6
+"""Half of what 63 bits of picoseconds hold, so that sums of two fit: 53 days."""
+TELL = 2
+"""SimPy priority of telling which passes have ended: after all arrivals (1)."""
+FORM = 3
+"""SimPy priority of forming micro-batches: after all ends of the instant."""
+PICK = 4
 """SimPy priority of a server's choice: after everything else of the instant."""
 
 Callback = Callable[[Event], None]
@@ -61,15 +67,24 @@ def ticks_of(seconds: Floats) -> Ints:
     Raises
     ------
     ValueError
-        A duration is negative or not finite.
+        A duration is negative, not finite, or beyond `LONGEST_S`.
     """
-    if not np.all(np.isfinite(seconds)) or np.any(seconds < 0):
-        message = "a duration is negative or not finite"
+    if not np.all((seconds >= 0) & (seconds <= LONGEST_S)):
+        message = f"a duration is negative, not finite, or beyond {LONGEST_S:g} s"
         raise ValueError(message)
     whole = np.maximum(1.0, np.ceil(seconds * PS_PER_S - 1e-3))
     return np.where(seconds > 0, whole, 0.0).astype(np.int64)
 
 
 def instant(seconds: Floats) -> Ints:
-    """Return points in time (not durations) as the nearest whole picoseconds."""
+    """Return points in time (not durations) as the nearest whole picoseconds.
+
+    Raises
+    ------
+    InputError
+        A point lies beyond `LONGEST_S`, where the clock ends.
+    """
+    if seconds.max(initial=0.0) > LONGEST_S:
+        late = f"{seconds.max():g} s: simulated time ends at {LONGEST_S:g} s"
+        raise InputError(f"a request arrives at {late} (53 days)")
     return np.rint(seconds * PS_PER_S).astype(np.int64)

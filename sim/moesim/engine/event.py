@@ -8,15 +8,16 @@ from collections.abc import Callable
 from math import inf
 
 import numpy as np
+from simpy import Event
 
-from moesim.engine.clock import PS_PER_S, Clock
+from moesim.engine.clock import PS_PER_S, TELL, Clock
 from moesim.engine.flow import Flow
 from moesim.engine.microbatch import MicroBatch, budget_ticks, checked_key
 from moesim.engine.server import Server
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.order import Fifo
-from moesim.policy.view import BatchView, View
+from moesim.policy.view import Stage, View
 from moesim.spec.system import System
 from moesim.spec.topology import PORT_CLASSES
 
@@ -36,6 +37,8 @@ class EventEngine:
         self.policy = policy
         self.recorder = recorder
         floor = 0.0 if type(policy.order) is Fifo else -inf
+        self.unseen = np.full(gpus, np.nan)
+        self.ended: list[Flow] = []
         self.gpu = [Server(clock, budget, floor) for _ in range(gpus)]
         self.tx = [
             [Server(clock, floor=0.0) for _ in range(gpus)] for _ in PORT_CLASSES
@@ -48,8 +51,23 @@ class EventEngine:
         """Start a micro-batch now; `on_done` is called when its last GPU is done."""
         Flow(self, batch, on_done).start()
 
-    def key(self, batch: BatchView) -> float:
+    def key(self, batch: MicroBatch, layer: int, stage: Stage) -> float:
         """Return the policy's key for a micro-batch about to queue for a stage."""
-        backlog = np.array([server.backlog for server in self.gpu]) / PS_PER_S
+        if type(self.policy.order) is Fifo:
+            return 0.0
+        backlog = self.unseen
+        if self.policy.needs == "global_instant":
+            backlog = np.array([server.backlog for server in self.gpu]) / PS_PER_S
         view = View(self.clock.now / PS_PER_S, backlog)
-        return checked_key(self.policy, batch, view)
+        return checked_key(self.policy, batch.view(layer, stage), view)
+
+    def end(self, flow: Flow) -> None:
+        """Take a pass whose last GPU is done now; passes are told by number."""
+        if not self.ended:
+            self.clock.settle(TELL, self._tell)
+        self.ended.append(flow)
+
+    def _tell(self, _: Event) -> None:
+        ended, self.ended = sorted(self.ended, key=lambda flow: flow.batch.number), []
+        for flow in ended:
+            flow.tell()

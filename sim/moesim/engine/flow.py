@@ -16,6 +16,7 @@ from simpy import Event
 from moesim.engine.microbatch import MicroBatch, pass_record
 from moesim.engine.server import Job
 from moesim.measure.columns import PARTS
+from moesim.policy.view import Stage
 from moesim.spec.system import ExpertKernel
 
 if TYPE_CHECKING:
@@ -118,10 +119,11 @@ class Flow:
         if key is None:
             layer = segment >> 1
             if layer == self.layers:
-                view = self.batch.view(layer - 1, "lm_head")
+                key = self.engine.key(self.batch, layer - 1, "lm_head")
             else:
-                view = self.batch.view(layer, "experts" if segment & 1 else "attention")
-            key = self.keys[segment] = self.engine.key(view)
+                stage: Stage = "experts" if segment & 1 else "attention"
+                key = self.engine.key(self.batch, layer, stage)
+            self.keys[segment] = key
         return key
 
     def _served(self, job: Job) -> None:
@@ -142,7 +144,9 @@ class Flow:
         self.computing[gpu] += now - self.entered[gpu]
         segment = self.at[gpu]
         if segment == 2 * self.layers:
-            self._end(gpu)
+            self.unfinished -= 1
+            if not self.unfinished:
+                self.engine.end(self)
             return
         tx, rx = (side[segment >> 1][segment & 1] for side in (self.tx, self.rx))
         exchange = self.exchanges.get(segment)
@@ -212,10 +216,8 @@ class Flow:
         self.at[gpu] += 1
         self._enter(gpu)
 
-    def _end(self, _: int) -> None:
-        self.unfinished -= 1
-        if self.unfinished:
-            return
+    def tell(self) -> None:
+        """Write the pass down, now that it has ended, and tell who waits for it."""
         now = self.clock.now
         for gpu in range(self.gpus):
             self.straggler[gpu] += now - self.posted[gpu]

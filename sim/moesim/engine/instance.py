@@ -6,17 +6,18 @@ from typing import Protocol
 import numpy as np
 from simpy import Event
 
+from moesim.engine.array import ArrayEngine, refusal
 from moesim.engine.assemble import Assembler
-from moesim.engine.batching import Batcher
+from moesim.engine.batching import Batcher, checked_rows
 from moesim.engine.clock import FORM, PS_PER_S, Clock, instant
 from moesim.engine.event import EventEngine
 from moesim.engine.lockstep import LockstepEngine
 from moesim.engine.microbatch import MicroBatch
-from moesim.errors import SimulationError
+from moesim.errors import InputError, SimulationError
 from moesim.measure.columns import FINISHED, NEVER, REJECTED, Recorder
 from moesim.policy.bundle import Policy
 from moesim.routing.source import RoutingSource
-from moesim.spec.serving import Coupling, ServingSpec
+from moesim.spec.serving import ServingSpec
 from moesim.spec.system import System
 from moesim.workload.requests import Requests
 
@@ -29,10 +30,30 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: dict[Coupling, Callable[[Clock, System, Policy, Recorder], Engine]] = {
-    "queued": EventEngine,
+Maker = Callable[[Clock, System, Policy, Recorder], Engine]
+ENGINES: dict[str, Maker] = {
+    "event": EventEngine,
+    "array": ArrayEngine,
     "lockstep": LockstepEngine,
 }
+
+
+def engine_for(serving: ServingSpec, policy: Policy) -> str:
+    """Return the name of the engine that plays this policy under these limits.
+
+    Raises
+    ------
+    InputError
+        The array engine is asked for and would not be exact: why.
+    """
+    if serving.coupling == "lockstep":
+        return "lockstep"
+    reason = refusal(policy)
+    if serving.engine == "array" and reason:
+        raise InputError(f"serving.engine: array would not be exact: {reason}")
+    if serving.engine == "auto":
+        return "event" if reason else "array"
+    return serving.engine
 
 
 class Instance:
@@ -54,9 +75,10 @@ class Instance:
         self.policy = policy
         self.requests = requests
         self.recorder = Recorder(system, requests)
+        self.recorder.engine = engine_for(serving, policy)
         self.batcher = Batcher(requests, serving, system.ranks)
         self.assembler = Assembler(system, source, policy)
-        make = ENGINES[serving.coupling]
+        make = ENGINES[self.recorder.engine]
         self.engine = make(self.clock, system, policy, self.recorder)
         self.arrivals = instant(requests.arrival_s).tolist()
         self.entered = 0
@@ -111,7 +133,8 @@ class Instance:
         if self.batcher.refusal(request):
             self._end(request, now, REJECTED)
             return
-        rank = self.policy.assign.rank(request, self.batcher.view())
+        chosen = self.policy.assign.rank(request, self.batcher.view())
+        (rank,) = checked_rows([chosen], self.batcher.ranks)
         rows.rank[request] = rank
         self.batcher.enqueue(request, rank, now)
         self._form_soon()

@@ -9,13 +9,14 @@ classes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from simpy import Event
 
 from moesim.cost.pass_ import COMBINE, DISPATCH
+from moesim.engine.batching import checked_rows
 from moesim.engine.clock import PICK, PS_PER_S, Clock
 from moesim.engine.microbatch import MicroBatch, budget_ticks, checked_key, pass_record
 from moesim.engine.server import NO_BUDGET
@@ -161,22 +162,28 @@ class LockstepEngine:
         chosen = self._select()
         stage = timetable(self.clock.now, entering, chosen, self.system)
         self._account(stage, chosen)
-        self._record_waits(chosen)
+        self._record_waits(stage.start, chosen)
         self.clock.after(stage.end - self.clock.now, self._barrier, chosen)
 
     def _select(self) -> list[Walker]:
         """Return who runs; who has waited out the budget goes before all others."""
-        views = [walker.batch.view(walker.layer, "experts") for walker in self.walkers]
+        views = [
+            replace(
+                walker.batch.view(walker.layer, "experts"),
+                ready_s=walker.ready / PS_PER_S,
+            )
+            for walker in self.walkers
+        ]
         backlog = np.zeros(self.system.topology.gpus)
         view = View(self.clock.now / PS_PER_S, backlog)
         keys = np.array([checked_key(self.policy, batch, view) for batch in views])
         waited = self.clock.now - np.array([walker.ready for walker in self.walkers])
         if self.budget != NO_BUDGET:
-            keys[waited >= self.budget] = -np.inf
-        rows = list(self.policy.select.stage(views, keys))
-        if not rows or len(set(rows)) < len(rows):
-            message = f"policy {self.policy.name!r} selected the rows {rows} of "
-            raise InputError(f"{message}{len(views)} ready micro-batches")
+            keys = np.where(waited >= self.budget, -np.inf, keys)
+        given = self.policy.select.stage(views, keys)
+        rows = checked_rows(given, len(views))
+        if not rows:
+            raise InputError(f"policy {self.policy.name!r} selected nobody")
         return [self.walkers[row] for row in rows]
 
     def _account(self, stage: Stage, chosen: Sequence[Walker]) -> None:
@@ -190,10 +197,16 @@ class LockstepEngine:
             else:
                 walker.parts[queue] += stage.end - stage.start
 
-    def _record_waits(self, chosen: Sequence[Walker]) -> None:
-        """Write down how long each expert's job waited for those served before it."""
+    def _record_waits(self, start: int, chosen: Sequence[Walker]) -> None:
+        """Write down how long each expert's job waited.
+
+        That is while its micro-batch was ready but not selected, and then for the jobs
+        served before it on its GPU.
+        """
         service = np.stack([w.batch.cost.experts[w.layer] for w in chosen])
         wait = WAITS[self.system.experts](service)
+        passed_over = np.array([start - walker.ready for walker in chosen])
+        wait = wait + passed_over[:, None, None]
         row, slot, gpu = np.nonzero(service)
         _, slots, gpus = service.shape
         layer = np.array([walker.layer for walker in chosen])[row]

@@ -5,12 +5,11 @@ classes.
 """
 
 from dataclasses import dataclass
-from math import isinf
 
 import numpy as np
 
 from moesim.cost.pass_ import PassCost, PassLoad
-from moesim.engine.clock import PS_PER_S, ticks_of
+from moesim.engine.clock import LONGEST_S, PS_PER_S, ticks_of
 from moesim.engine.server import NO_BUDGET
 from moesim.errors import InputError
 from moesim.measure.columns import PARTS, PassRecord
@@ -49,10 +48,14 @@ class MicroBatch:
         What it asks of each GPU, and how long that takes.
     source_tokens, source_padding : (G,) arrays of int
         Rows that enter the all-to-all at each GPU.
+    padding_slots : (L, S, G) array of int
+        How many of the slots' tokens are padding; none unless padding is routed.
     sent, received : (P, C, G) arrays of float
         Bytes through each port.
     traffic : (P, G, G) array of float
         Bytes from GPU to GPU.
+    experts_s : (L, G) array of float
+        What its experts really cost.
     guess_s : (L, G) array of float
         What the policy believes the experts of layers to come will cost.
     """
@@ -66,9 +69,11 @@ class MicroBatch:
     cost: TickCost
     source_tokens: Ints
     source_padding: Ints
+    padding_slots: Ints
     sent: Floats
     received: Floats
     traffic: Floats
+    experts_s: Floats
     guess_s: Floats
 
     @property
@@ -78,7 +83,6 @@ class MicroBatch:
 
     def view(self, layer: int, stage: Stage) -> BatchView:
         """Return what a policy may see as this batch queues for `stage` of `layer`."""
-        truth = self.cost.experts.sum(axis=1) / PS_PER_S
         return BatchView(
             batch=self.number,
             layer=layer,
@@ -87,7 +91,7 @@ class MicroBatch:
             admitted_s=self.admitted / PS_PER_S,
             oldest_arrival_s=self.oldest_arrival_s,
             attention_s=self.cost.attention / PS_PER_S,
-            experts_s=known_experts(truth, self.guess_s, layer, stage),
+            experts_s=known_experts(self.experts_s, self.guess_s, layer, stage),
         )
 
 
@@ -107,8 +111,10 @@ def quantise(cost: PassCost) -> TickCost:
 
 
 def budget_ticks(wait_budget_s: float) -> int:
-    """Return a wait budget in picoseconds, or `NO_BUDGET` when it is infinite."""
-    return NO_BUDGET if isinf(wait_budget_s) else int(ticks_of(np.array(wait_budget_s)))
+    """Return a wait budget in picoseconds, or `NO_BUDGET` when no run is that long."""
+    if wait_budget_s > LONGEST_S:
+        return NO_BUDGET
+    return int(ticks_of(np.array(wait_budget_s)))
 
 
 def checked_key(policy: Policy, batch: BatchView, view: View) -> float:
@@ -141,6 +147,8 @@ def pass_record(batch: MicroBatch, done: int, parts: Ints) -> PassRecord:
     cost = batch.cost
     attention = cost.attention.sum(axis=0)
     experts = cost.experts.sum(axis=(0, 1))
+    real = 1 - batch.padding_slots / np.maximum(batch.load.slots, 1)
+    useful_experts = (cost.experts * real).sum(axis=(0, 1)).astype(np.int64)
     head = cost.tail * (batch.load.sequences > 0)
     rows = dict(zip(PARTS, parts, strict=True))
     rows["attention"], rows["experts"], rows["lm_head"] = attention, experts, cost.tail
@@ -153,7 +161,7 @@ def pass_record(batch: MicroBatch, done: int, parts: Ints) -> PassRecord:
         tokens=batch.tokens,
         padding=int(batch.source_padding.sum()),
         parts=np.stack([rows[part] for part in PARTS]),
-        useful=cost.useful.sum(axis=0) + experts + head,
+        useful=cost.useful.sum(axis=0) + useful_experts + head,
         slot_tokens=batch.load.slots,
         slot_service=cost.experts,
         source_tokens=batch.source_tokens,

@@ -137,6 +137,7 @@ class Recorder:
         self.traffic: Floats = np.zeros((2, gpus, gpus))
         self.kv_peak: Ints = np.zeros(system.ranks, np.int64)
         self.span = 0
+        self.engine = ""
         self._digest = blake2b(digest_size=16)
 
     def end_pass(self, record: PassRecord) -> None:

@@ -26,7 +26,8 @@ def check_target(folder: Path) -> None:
     ------
     InputError
         If `folder`, or what should be a folder above it, is a file; if nothing can be
-        written there; or if `folder` holds anything but an earlier result of ours.
+        written there; or if `folder` holds anything but an earlier result of ours,
+        whole and alone.
     """
     with readable_errors(folder):
         for place in (folder, *folder.parents):
@@ -38,10 +39,22 @@ def check_target(folder: Path) -> None:
                 "is not empty and not an earlier result of moesim; "
                 "name a new folder or empty this one",
             )
+        strange = foreign(folder) if folder.is_dir() else []
+        if strange:
+            names = ", ".join(str(path) for path in strange[:3])
+            raise refusal(folder, f"holds what no run wrote: {names}; move it away")
         above = Path(os.path.realpath(folder)).parents
         home = next((place for place in above if place.exists()), folder)
         if not os.access(home, os.W_OK | os.X_OK):
             raise refusal(folder, f"cannot be written: {home} is read-only")
+
+
+def foreign(folder: Path) -> list[Path]:
+    """Return the files in `folder` that its manifest does not list."""
+    listed = read_manifest(folder).get("files")
+    known = {MANIFEST, *(listed if isinstance(listed, dict) else ())}
+    files = (path.relative_to(folder) for path in sorted(folder.rglob("*")))
+    return [p for p in files if not (folder / p).is_dir() and p.as_posix() not in known]
 
 
 def is_ours(folder: Path) -> bool:

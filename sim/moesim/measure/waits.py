@@ -72,7 +72,8 @@ class WaitColumns:
             self._count(cells, waits)
 
     def _count(self, cells: Ints, waits: Ints) -> None:
-        np.add.at(self._histogram, (cells, bin_of(waits)), 1)
+        flat = self._histogram.reshape(-1)
+        np.add.at(flat, cells * BINS + bin_of(waits), np.int32(1))
         np.add.at(self._total, cells, waits)
         np.maximum.at(self._maximum, cells, waits)
 

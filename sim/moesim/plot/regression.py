@@ -1,4 +1,4 @@
-"""A run against the figures of an earlier one: what a reviewer looks at first."""
+"""A run against the figures of an earlier one."""
 
 from collections.abc import Mapping
 

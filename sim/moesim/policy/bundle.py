@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from math import inf
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, cast
 
 from moesim.errors import InputError
 from moesim.policy.compose import (
@@ -15,7 +15,7 @@ from moesim.policy.compose import (
     SmallestKeys,
 )
 from moesim.policy.dispatch import DISPATCHES, RoundRobinReplica
-from moesim.policy.order import ORDERS, Fifo
+from moesim.policy.order import ORDERS, Fifo, check
 from moesim.policy.view import (
     Assign,
     Compose,
@@ -40,22 +40,29 @@ ROLES: dict[str, type] = {
 class Policy:
     """Who decides what. Everything not said is what engines do today."""
 
-    name: str = "fifo"
+    name: str = "custom"
     assign: Assign = field(default_factory=RoundRobin)
     compose: Compose = field(default_factory=ArrivalOrder)
     order: Order = field(default_factory=Fifo)
     select: Select = field(default_factory=SmallestKeys)
     dispatch: Dispatch = field(default_factory=RoundRobinReplica)
 
+    def __post_init__(self) -> None:
+        try:
+            check(self.knowledge, self.wait_budget_s)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"policy {self.name!r}: {error}") from None
+
     @property
     def knowledge(self) -> Knowledge:
         """What the order knows of the routing to come."""
-        return getattr(self.order, "knowledge", "present")
+        knowledge = getattr(self.order, "knowledge", "present")
+        return cast("Knowledge", knowledge)
 
     @property
     def wait_budget_s(self) -> float:
         """Seconds after which a queued job is served before all others."""
-        return float(getattr(self.order, "wait_budget_s", inf))
+        return cast("float", getattr(self.order, "wait_budget_s", inf))
 
     @property
     def needs(self) -> Needs:
@@ -129,7 +136,7 @@ def _build(name: str, table: Mapping[str, object]) -> object:
         return _call(name, _known(name, ORDERS, "policy"), table)
     try:
         maker = resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - it runs code that is not ours
         raise InputError(f"policy {name!r} cannot be imported: {error}") from None
     return _call(name, maker, table)
 

@@ -58,9 +58,10 @@ class SmallestKeys:
     width: int = 0
 
     def stage(self, ready: Sequence[BatchView], keys: Floats) -> Sequence[int]:
-        """Return the rows to run, smallest key first, then first admitted."""
+        """Return the rows to run: smallest key first, then longest ready, then number."""
         numbers = np.array([batch.batch for batch in ready])
-        rows = np.lexsort((numbers, keys)).tolist()
+        since = np.array([batch.ready_s for batch in ready])
+        rows = np.lexsort((numbers, since, keys)).tolist()
         return rows[: self.width] if self.width else rows
 
 

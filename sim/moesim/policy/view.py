@@ -46,6 +46,8 @@ class BatchView:
     experts_s : (L, G) array of float
         Seconds of expert work it costs each GPU, as far as the policy's knowledge
         goes; NaN in the layers it knows nothing about.
+    ready_s : float
+        In lockstep, since when it has been ready for its layer's experts.
     """
 
     batch: int
@@ -56,6 +58,7 @@ class BatchView:
     oldest_arrival_s: float
     attention_s: Floats
     experts_s: Floats
+    ready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,9 @@ class View:
     now_s : float
         The time.
     backlog_s : (G,) array of float
-        Seconds of compute queued or being served at each GPU. A policy that reads it
-        must declare ``needs = "global_instant"``.
+        Seconds of compute queued or being served at each GPU, as the first GPU enters
+        the stage; NaN for a policy that does not declare ``needs = "global_instant"``
+        and empty where a rank's waiting requests are ordered.
     """
 
     now_s: float

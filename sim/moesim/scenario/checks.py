@@ -212,7 +212,7 @@ CHECKS: tuple[Check, ...] = (
     Check(_OUTPUT, partial(_enough_lengths, key="output_len"), (_PROMPTS,)),
     Check(_INPUT, partial(_enough_sequences, key="input_len"), _OF_LOG),
     Check(_OUTPUT, partial(_enough_sequences, key="output_len"), _OF_LOG),
-    Check(_PLACEMENT, system_of, (_MODEL, _GPUS, _NODES)),
+    Check(_PLACEMENT, system_of, (_MODEL, _GPUS, _NODES, ("cluster", "gpu"))),
     Check(
         ("serving",),
         lambda s: serving_of(s, system_of(s)),

@@ -143,10 +143,11 @@ def serving_of(scenario: Sections, system: System) -> ServingSpec:
     section = scenario.serving
     names = {item.name for item in fields(ServingSpec)} - {"kv_blocks"}
     serving = ServingSpec(**section.model_dump(include=names))
-    if section.kv_blocks == "auto":
-        blocks = kv_capacity_blocks(system, serving, section.gpu_memory_utilization)
-    else:
-        blocks = section.kv_blocks
+    most = kv_capacity_blocks(system, serving, section.gpu_memory_utilization)
+    blocks = most if section.kv_blocks == "auto" else section.kv_blocks
+    if blocks > most:
+        message = f"{blocks} blocks do not fit: each rank has memory for {most}"
+        raise InputError([Problem(message, key="kv_blocks")])
     return replace(serving, kv_blocks=blocks)
 
 

@@ -14,6 +14,8 @@ from moesim.units import parse_count, parse_duration, parse_number
 
 LONGEST_TOKENS = 10_000_000
 """Tokens of the longest sequence or budget that is believed."""
+PREFIX = "MOESIM_"
+"""Other environment variables may be secrets, which a message would repeat."""
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -93,6 +95,10 @@ def expanded(text: str) -> Path:
     ValueError
         If a variable is not set.
     """
+    foreign = [name for name in _VARIABLE.findall(text) if not name.startswith(PREFIX)]
+    if foreign:
+        names = ", ".join(shown(name) for name in foreign)
+        raise ValueError(f"only variables {PREFIX}... are read in paths; got {names}")
     missing = [name for name in _VARIABLE.findall(text) if not os.environ.get(name)]
     if missing:
         names = ", ".join(shown(name) for name in missing)

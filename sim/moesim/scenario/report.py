@@ -31,13 +31,15 @@ def places_of(error: ValidationError) -> list[Location]:
 
 
 def doubtful(error: ValidationError) -> list[Location]:
-    """Return what the complaints leave in doubt: a misspelt key, all beside it."""
-    return [
-        _place(item)[:-1] or _place(item)
-        if item["type"] == "extra_forbidden"
-        else _place(item)
-        for item in error.errors(include_url=False)
-    ]
+    """Return what the complaints leave in doubt: of a misspelt key, what was meant."""
+    places = []
+    for item in error.errors(include_url=False):
+        at = _place(item)
+        places.append(at)
+        if item["type"] == "extra_forbidden":
+            meant = get_close_matches(str(at[-1]), _fields_at(at[:-1]), 1, 0.6)
+            places += [(*at[:-1], name) for name in meant]
+    return places
 
 
 def about_key(problem: Problem) -> bool:

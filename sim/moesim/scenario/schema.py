@@ -25,7 +25,7 @@ from moesim.scenario.quantities import (
 )
 from moesim.scenario.shorthand import PRECISIONS, SLOS
 from moesim.spec.placement import PLACEMENTS
-from moesim.spec.serving import Coupling, Mode, Padding
+from moesim.spec.serving import Coupling, EngineChoice, Mode, Padding
 from moesim.spec.system import BYTES, DispatchKernel, ExpertKernel
 from moesim.units import parse_count
 
@@ -157,6 +157,7 @@ class ServingSection(Section):
     kv_blocks: Blocks = "auto"
     max_in_flight: Annotated[Count, Field(le=64)] = 1
     coupling: Annotated[Coupling, one_of(get_args(Coupling))] = "queued"
+    engine: Annotated[EngineChoice, one_of(get_args(EngineChoice))] = "auto"
     padding: Annotated[Padding, one_of(get_args(Padding))] = "masked"
     stage_width: Natural = 0
     assign: Annotated[str, one_of(tuple(ASSIGNS))] = "round_robin"

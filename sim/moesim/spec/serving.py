@@ -5,6 +5,7 @@ from typing import Literal
 
 Mode = Literal["continuous", "prefill_only", "static"]
 Coupling = Literal["queued", "lockstep"]
+EngineChoice = Literal["auto", "event", "array"]
 Padding = Literal["none", "masked", "routed"]
 
 
@@ -27,6 +28,9 @@ class ServingSpec:
         Micro-batches walking the layers at the same time.
     coupling : {"queued", "lockstep"}
         Micro-batches queue at GPUs and ports, or all ranks run one joint stage.
+    engine : {"auto", "event", "array"}
+        Queued coupling played event by event, or an all-to-all at a time; both give
+        the same ticks. ``auto`` takes the array engine wherever it is exact.
     padding : {"none", "masked", "routed"}
         Ranks are padded to the largest one: not at all; with rows that load no expert;
         or with rows that all go to the first experts (a known fault).
@@ -40,4 +44,5 @@ class ServingSpec:
     kv_blocks: int = 2**40
     max_in_flight: int = 1
     coupling: Coupling = "queued"
+    engine: EngineChoice = "auto"
     padding: Padding = "masked"
