@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test check baseline fix clean
+.PHONY: quickstart test check baseline bench fix clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/moesim run scenarios/quickstart.yaml
@@ -22,6 +22,10 @@ check: $(INSTALLED)
 # Accept what the golden runs give now; review the change of tests/golden/baselines.
 baseline: $(INSTALLED)
 	$(BIN)/python -m pytest tests/golden --update-baseline
+
+# The array engine against the event engine: ratios, equality, microseconds, exponents.
+bench: $(INSTALLED)
+	$(BIN)/python tests/bench/bench_engines.py
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix

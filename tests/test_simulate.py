@@ -59,7 +59,10 @@ def test_a_comparison_is_paired_and_can_be_saved(scenario, tmp_path):
     (row,) = comparison.rows
 
     assert (row["policy"], row["metric"]) == ("mine", "p99_ttft_ms")
-    assert comparison.results["mine"].scenario_text.startswith("# run with the policy")
+    text = comparison.results["mine"].scenario_text
+    assert text.startswith("# run with the policy mine")
+    with pytest.raises(InputError, match="mine"):
+        moesim.load_text(text)
     assert (tmp_path / "c" / "compare.json").exists()
 
 

@@ -24,7 +24,7 @@ from moesim.measure.tables import Tables
 from moesim.measure.tabulate import rank_load, tabulate
 from moesim.policy.bundle import Policy
 from moesim.scenario.build import Parts, build
-from moesim.scenario.load import Scenario
+from moesim.scenario.load import Scenario, as_yaml
 
 Progress = Callable[[str, float], None]
 """Told what is being done, and the share of it that is done."""
@@ -40,11 +40,17 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The resolved scenario; a comment tells of a policy that no file can name."""
-        text = self.scenario.text()
+        """The resolved scenario.
+
+        A policy that no file may name stands in it all the same, with a comment, so
+        that the text never passes for the run of another policy.
+        """
         if self.policy.name == self.scenario.policy["name"]:
-            return text
-        return f"# run with the policy {self.policy.name}, given by the caller\n{text}"
+            return self.scenario.text()
+        data = self.scenario.resolved() | {"policy": {"name": self.policy.name}}
+        return f"# run with the policy {self.policy.name}, given by the caller\n" + (
+            as_yaml(data)
+        )
 
 
 def silent(_: str, __: float) -> None:

@@ -76,12 +76,7 @@ class Scenario(Sections):
 
     def text(self) -> str:
         """Return the scenario as YAML; loading it gives an equal scenario."""
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = False
-        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        out = StringIO()
-        yaml.dump(self.resolved(), out)
-        return out.getvalue()
+        return as_yaml(self.resolved())
 
     def digest(self) -> str:
         """Return the SHA-256 of `text`, in hexadecimal."""
@@ -218,3 +213,13 @@ def _with_defaults(table: Table, tag: str, known: Mapping[str, Any]) -> Table:
         if value is not None:
             filled[key] = list(value) if isinstance(value, tuple) else value
     return filled
+
+
+def as_yaml(data: Table) -> str:
+    """Return plain data as YAML, keys in their order."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    out = StringIO()
+    yaml.dump(data, out)
+    return out.getvalue()
