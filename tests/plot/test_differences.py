@@ -114,3 +114,17 @@ def test_one_pair_has_a_point_but_no_interval(comparison):
     lone = row("oldest", "p99_ttft_ms", 200.0, -20, np.nan)
 
     assert points(with_rows(comparison, lone).plot.differences()) == [(-0.1, False)]
+
+
+def test_a_policy_has_one_colour_in_all_figures_of_a_comparison(comparison):
+    """What is orange among the curves is orange among the differences."""
+    curves = comparison.plot.cdf("ttft").axes[0].lines
+    colours = {line.get_label().split()[0]: line.get_color() for line in curves}
+    legend = comparison.plot.differences().legends[0]
+    drawn = dict(
+        zip((t.get_text() for t in legend.texts), legend.legend_handles, strict=True)
+    )
+
+    for policy in comparison.policies:
+        if policy != comparison.baseline:
+            assert drawn[policy].get_color() == colours[policy]

@@ -49,8 +49,8 @@ def differences(comparison: Comparison) -> Figure:
     figure, axes = canvas(
         headline(rows, comparison.baseline), 1.7 + step * len(metrics)
     )
-    for place, look in enumerate(looks(others)):
-        mine = [row for row in rows if row["policy"] == others[place]]
+    for look in looks(comparison.policies, comparison.baseline):
+        mine = [row for row in rows if row["policy"] == look.policy]
         draw_policy(axes, mine, metrics, look)
     finish_axes(axes, metrics)
     axes.set_xlabel(
@@ -63,17 +63,20 @@ def differences(comparison: Comparison) -> Figure:
     return figure
 
 
-def looks(policies: Sequence[str]) -> list[Look]:
-    """Return how each policy is drawn, from the top of a row to its bottom."""
-    count = len(policies)
+def looks(policies: Sequence[str], baseline: str) -> list[Look]:
+    """Return how each policy but the baseline is drawn, from a row's top to its bottom.
+
+    A policy has the colour that it has among all curves of the comparison.
+    """
+    others = [name for name in policies if name != baseline]
     return [
         Look(
             policy,
-            COLOURS[place % len(COLOURS)],
+            COLOURS[policies.index(policy) % len(COLOURS)],
             MARKERS[place % len(MARKERS)],
-            0.7 * ((place + 0.5) / count - 0.5),
+            0.7 * ((place + 0.5) / len(others) - 0.5),
         )
-        for place, policy in enumerate(policies)
+        for place, policy in enumerate(others)
     ]
 
 
