@@ -53,8 +53,7 @@ class ArrayEngine:
     """Queued coupling, one step a barrier.
 
     Right wherever `refusal` returns nothing. All micro-batches must have the latencies
-    of the system. Wherever the event engine leaves to chance which of two passes that
-    end at one instant is told first, this one goes by number.
+    of the system. Passes that end at one instant are told by number.
     """
 
     def __init__(

@@ -12,17 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from moesim.engine.clock import PS_PER_S
 from moesim.engine.microbatch import MicroBatch, pass_record
 from moesim.measure.columns import PARTS, PassRecord
-from moesim.policy.predict import known_experts
-from moesim.policy.view import BatchView, Stage
+from moesim.policy.view import BatchView
 from moesim.spec.topology import PORT_CLASSES
-from moesim.types import Floats, Ints
+from moesim.types import Ints
 
 FAR = 2**63 - 1
 """An instant after all others."""
-NOTHING_S: Floats = np.empty((0, 0))
 NO_SLOTS: Ints = np.empty((0, 0, 0), np.int64)
 IN_USE: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (0, 1))
 """Port classes with bytes, by the sum of one bit for each."""
@@ -40,8 +37,6 @@ class Walk:
 
     Attributes
     ----------
-    attention_s, truth_s : (L, G) arrays of float
-        Seconds of attention and of experts, once a policy has asked.
     work : (N, G) array of int
         Picoseconds of compute; 0 makes no job.
     entered, posted : (N, G) arrays of int
@@ -63,7 +58,6 @@ class Walk:
     """
 
     __slots__ = (
-        "attention_s",
         "batch",
         "begin",
         "end",
@@ -83,7 +77,6 @@ class Walk:
         "segment",
         "sent",
         "started",
-        "truth_s",
         "tx",
         "whole",
         "work",
@@ -97,7 +90,6 @@ class Walk:
         self.number = batch.number
         self.latency: list[int] = batch.cost.latency.tolist()
         self.key = 0.0
-        self.attention_s = self.truth_s = NOTHING_S
         self._spread()
         self._describe()
         self._stand()
@@ -166,24 +158,10 @@ class Walk:
 
     def view(self) -> BatchView:
         """Return what a policy may see as this walk enters its segment."""
-        batch = self.batch
         layer, stage = divmod(self.segment, 2)
-        name: Stage = "experts" if stage else "attention"
         if self.segment == self.final:
-            layer, name = layer - 1, "lm_head"
-        if not self.truth_s.size:
-            self.truth_s = self.work[1::2] / PS_PER_S
-            self.attention_s = batch.cost.attention / PS_PER_S
-        return BatchView(
-            batch=self.number,
-            layer=layer,
-            stage=name,
-            tokens=batch.tokens,
-            admitted_s=batch.admitted / PS_PER_S,
-            oldest_arrival_s=batch.oldest_arrival_s,
-            attention_s=self.attention_s,
-            experts_s=known_experts(self.truth_s, batch.guess_s, layer, name),
-        )
+            return self.batch.view(layer - 1, "lm_head")
+        return self.batch.view(layer, "experts" if stage else "attention")
 
     def record(self) -> PassRecord:
         """Return what is written down of the pass, once its last GPU is done.
