@@ -23,9 +23,9 @@ check: $(INSTALLED)
 baseline: $(INSTALLED)
 	$(BIN)/python -m pytest tests/golden --update-baseline
 
-# The array engine against the event engine: ratios, equality, microseconds, exponents.
+# What simulating costs; options in ARGS, as in make bench ARGS="--only engines --long".
 bench: $(INSTALLED)
-	$(BIN)/python tests/bench/bench_engines.py
+	$(BIN)/python tests/bench/suite.py $(ARGS)
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix

@@ -94,7 +94,7 @@ class Reference:
         if layer == layers:
             work = [(-2, int(batch.cost.tail[gpu]))]
         elif segment % 2 == 0:
-            work = [(-1, int(batch.cost.attention[layer, gpu]))]
+            work = [(-1, int(batch.cost.ahead[layer, gpu]))]
         else:
             work = [
                 (s, int(x)) for s, x in enumerate(batch.cost.experts[layer, :, gpu])
@@ -104,20 +104,35 @@ class Reference:
         if not work:
             self.post(now, batch, segment, gpu)
             return
+        core = self.cut(batch.cost.core, batch, segment, gpu)
+        if core:
+            self.compute(
+                now, -3, work[0][1] - core, ("first", batch, segment, gpu, left)
+            )
+            return
+        for place, service in work:
+            self.compute(now, place, service, ("compute", batch, segment, gpu, left))
+
+    def cut(self, part, batch, segment, gpu):
+        layer, second = divmod(segment, 2)
+        whole = second or layer == len(batch.cost.attention) or not part.size
+        return 0 if whole else int(part[layer, gpu])
+
+    def compute(self, now, place, service, what):
+        batch, segment, gpu = what[1:4]
         keys = self.state.setdefault(("keys", batch.number), {})
         if segment not in keys:
             keys[segment] = self.key(batch, segment)
-        for place, service in work:
-            self.station("gpu", gpu).queue.append(
-                {
-                    "key": keys[segment],
-                    "arrival": now,
-                    "batch": batch.number,
-                    "place": place,
-                    "service": service,
-                    "what": ("compute", batch, segment, gpu, left),
-                }
-            )
+        self.station("gpu", gpu).queue.append(
+            {
+                "key": keys[segment],
+                "arrival": now,
+                "batch": batch.number,
+                "place": place,
+                "service": service,
+                "what": what,
+            }
+        )
 
     def started(self, now, name, job):
         kind, batch, segment = job["what"][:3]
@@ -132,7 +147,13 @@ class Reference:
 
     def served(self, now, name, job):
         kind, batch, segment, gpu, left = job["what"]
-        if kind == "compute":
+        if kind == "first":
+            core = self.cut(batch.cost.core, batch, segment, gpu)
+            self.compute(now, -1, core, ("compute", batch, segment, gpu, left))
+        elif kind == "shared":
+            if self.state.pop(("shared", batch.number, gpu)) == "awaited":
+                self.enter(now, batch, segment + 2, gpu)
+        elif kind == "compute":
             left["jobs"] -= 1
             if not left["jobs"]:
                 self.post(now, batch, segment, gpu)
@@ -145,6 +166,10 @@ class Reference:
         layers = len(batch.cost.attention)
         exchange = self.exchange(batch, segment)
         exchange["posts"][gpu] = now
+        shared = self.cut(batch.cost.shared, batch, segment, gpu)
+        if shared:
+            self.state["shared", batch.number, gpu] = "pending"
+            self.compute(now, -4, shared, ("shared", batch, segment, gpu, None))
         if segment == 2 * layers:
             if len(exchange["posts"]) == self.gpus:
                 self.done[batch.number] = now
@@ -168,7 +193,14 @@ class Reference:
             )
         if not active and len(exchange["posts"]) == self.gpus:
             for other in range(self.gpus):
-                self.enter(now, batch, segment + 1, other)
+                self.pass_on(now, batch, segment, other)
+
+    def pass_on(self, now, batch, segment, gpu):
+        pending = ("shared", batch.number, gpu)
+        if segment % 2 and pending in self.state:
+            self.state[pending] = "awaited"
+        else:
+            self.enter(now, batch, segment + 1, gpu)
 
     def sent(self, now, batch, segment, port, gpu):
         exchange = self.exchange(batch, segment)
@@ -208,4 +240,4 @@ class Reference:
         parts = self.exchange(batch, segment)["parts"].setdefault(gpu, set())
         parts.add(part)
         if needed <= parts:
-            self.enter(now, batch, segment + 1, gpu)
+            self.pass_on(now, batch, segment, gpu)

@@ -24,6 +24,7 @@ ROOMS = [
     "scenario",
     "plot",
     "replicate",
+    "workers",
     "simulate",
     "cli",
 ]

@@ -5,25 +5,26 @@ Replication ``i`` of a scenario with seed ``s`` is the run with seed ``s + i``.
 
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 
+from moesim.engine.alike import lanes_of
 from moesim.engine.instance import Instance
-from moesim.engine.play import play
+from moesim.engine.together import play_together
 from moesim.measure.columns import Recorder
 from moesim.measure.metrics import summarise
 from moesim.measure.result import Result
-from moesim.measure.tables import Tables
-from moesim.measure.tabulate import rank_load, tabulate
+from moesim.measure.tabulate import RecordedTables, rank_load, tabulate
 from moesim.policy.bundle import Policy
-from moesim.scenario.build import Parts, build
+from moesim.scenario.build import Parts, builds
 from moesim.scenario.load import Scenario, as_yaml
 
 Progress = Callable[[str, float], None]
@@ -71,30 +72,17 @@ def replicate(
 ) -> Result:
     """Run a candidate once for each replication and put the runs together."""
     wall, cpu = perf_counter(), process_time()
-    scenario, count = candidate.scenario, candidate.scenario.replications
     recorders: list[Recorder] = []
-    tables: list[Tables] = []
+    tables: list[RecordedTables] = []
     summaries: list[dict[str, Any]] = []
-    for number in range(count):
-        label = f"{candidate.policy.name} {number + 1}/{count}"
-        part = share(progress, number, count)
-        part(label, 0.0)
-        parts = build(scenario, scenario.seed + number)
-        instance = Instance(
-            parts.system,
-            parts.serving,
-            parts.source,
-            parts.requests,
-            candidate.policy,
-        )
-        recorder = play(instance, partial(part, label))
-        limits = scenario.slo.in_ms()
+    limits = candidate.scenario.slo.in_ms()
+    for number, (parts, recorder) in enumerate(_played(candidate, progress)):
         table = tabulate(recorder, number, limits, parts.serving.kv_blocks)
         recorders.append(recorder)
         tables.append(table)
         summaries.append(summarise(table, _facts(candidate, parts, recorder)))
     return Result(
-        tables=Tables.joined(tables),
+        tables=RecordedTables.joined(tables),
         summaries=summaries,
         manifest=_manifest(candidate, recorders, (wall, cpu)),
         scenario_text=candidate.text,
@@ -102,6 +90,47 @@ def replicate(
         rank_load=np.stack([rank_load(recorder) for recorder in recorders]),
         figures=figures,
     )
+
+
+def _played(
+    candidate: Candidate, progress: Progress
+) -> Iterator[tuple[Parts, Recorder]]:
+    """Yield every replication's parts, and what it wrote down.
+
+    As many as may do so advance together; that changes none of them.
+    """
+    scenario, count = candidate.scenario, candidate.scenario.replications
+    made = builds(scenario, range(scenario.seed, scenario.seed + count))
+    done = 0
+    for first in made:
+        group = [first]
+        instances = [_instance(candidate, first)]
+        size = min(lanes_of(instances[0]), count - done)
+        upto = f"{done + 1}-{done + size}" if size > 1 else f"{done + 1}"
+        label = f"{candidate.policy.name} {upto}/{count}"
+        report = partial(_report, progress, label, (done, size, count))
+        report(0.0)
+        for parts in islice(made, size - 1):
+            group.append(parts)
+            instances.append(_instance(candidate, parts))
+        yield from zip(group, play_together(instances, report), strict=True)
+        done += size
+
+
+def _instance(candidate: Candidate, parts: Parts) -> Instance:
+    instance = Instance(
+        parts.system, parts.serving, parts.source, parts.requests, candidate.policy
+    )
+    instance.recorder.measure_from(candidate.scenario.warmup)
+    return instance
+
+
+def _report(
+    progress: Progress, label: str, place: tuple[int, int, int], part: float
+) -> None:
+    """Tell that a part is done of `size` replications after the first `done`."""
+    done, size, count = place
+    progress(label, (done + part * size) / count)
 
 
 def _facts(candidate: Candidate, parts: Parts, recorder: Recorder) -> dict[str, Any]:
@@ -113,6 +142,7 @@ def _facts(candidate: Candidate, parts: Parts, recorder: Recorder) -> dict[str, 
         "backend": "moesim",
         "label": scenario.name,
         "policy": candidate.policy.name,
+        "model_outputs": "changed" if candidate.policy.changes_outputs else "unchanged",
         "model_id": system.model.name,
         "gpu": system.topology.gpu.name,
         "nodes": system.topology.nodes,
@@ -128,6 +158,8 @@ def _facts(candidate: Candidate, parts: Parts, recorder: Recorder) -> dict[str, 
         "span_s": recorder.span_s,
         "warmup_s": scenario.warmup,
         "slo_ms": scenario.slo.in_ms(),
+        "gaps": recorder.requests.gaps,
+        **(recorder.moves.facts() if recorder.moves else {}),
     }
 
 

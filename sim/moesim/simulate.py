@@ -16,9 +16,10 @@ from moesim.measure.files import read_run, write_comparison, write_run
 from moesim.measure.folder import check_target
 from moesim.measure.result import Comparison, Result
 from moesim.policy.bundle import make_policy
-from moesim.replicate import Candidate, Progress, replicate, share, silent
+from moesim.replicate import Candidate, Progress, replicate, silent
 from moesim.scenario.load import Scenario, load
 from moesim.scenario.pieces import policy_of, setting_of
+from moesim.workers import replicate_all
 
 LEAST_REPLICATIONS = 8
 """A comparison without a word about replications makes this many."""
@@ -110,12 +111,8 @@ def compare(
     candidates = [_candidate(chosen, policy) for policy in policies]
     names = _distinct([candidate.policy.name for candidate in candidates])
     first = _baseline(baseline or names[0], names)
-    results = {
-        candidate.policy.name: replicate(
-            candidate, share(progress or silent, number, len(names)), _figures
-        )
-        for number, candidate in enumerate(candidates)
-    }
+    made = replicate_all(candidates, progress or silent, _figures)
+    results = dict(zip(names, made, strict=True))
     summaries = {name: list(result.summaries) for name, result in results.items()}
     keys = _metrics(metrics, summaries[first][0])
     comparison = Comparison(

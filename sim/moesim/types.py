@@ -8,3 +8,5 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Ids = NDArray[np.uint16]
 """Expert ids: the smallest type that holds every model's experts."""
+Slots = NDArray[np.integer]
+"""Physical slots, in whatever type of integer holds them."""

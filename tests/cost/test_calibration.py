@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from moesim.cost.attention import Block, block_time, core_time
-from moesim.cost.exchange import copies, slot_counts
+from moesim.cost.exchange import exchange_load
 from moesim.cost.experts import expert_time
 from moesim.cost.pass_ import PassLoad
 from moesim.cost.price import copy_bytes, price
@@ -184,7 +184,8 @@ def phases(gpu, nodes, tokens):
     system = system_of(gpu, FP8, nodes, 8, "low_latency")
     gpus, each = system.topology.gpus, 256
     order = np.random.default_rng(0).random((gpus * each, 1, 256)).argsort(axis=2)
-    tx, _ = copies(order[..., :8], np.repeat(np.arange(gpus), each), system)
+    source = np.repeat(np.arange(gpus), each)
+    tx = exchange_load(order[..., :8], source, system).tx
     per_token = (tx[0].mean(axis=1) / each)[:, None]
     busy = per_token * copy_bytes(system)[:, None, None] * tokens
     topology = system.topology
@@ -274,9 +275,9 @@ def decode_pass(nodes, redundant, each, context):
     ids = rng.random((gpus * each, 2, 256), np.float32).argsort(axis=2)[..., :8]
     homes = system.placement.log2phy[0]
     slots = homes[ids, rng.integers(0, homes.shape[1], ids.shape)]
-    tx, rx = copies(slots, np.repeat(np.arange(gpus), each), system)
+    load = exchange_load(slots, np.repeat(np.arange(gpus), each), system)
     rows = np.full(gpus, each)
-    routed = [np.tile(x, (29, 1, 1)) for x in (slot_counts(slots, system), tx, rx)]
+    routed = [np.tile(x, (29, 1, 1)) for x in (load.slots, load.tx, load.rx)]
     kv = rows * context
     return PassLoad(rows, 0 * rows, rows, kv, kv, *routed), system
 

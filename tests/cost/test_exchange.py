@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moesim.cost import exchange
-from moesim.cost.exchange import copies, slot_counts, traffic
+from moesim.cost.exchange import exchange_load, slot_counts
 from moesim.spec.placement import Placement
 from moesim.spec.topology import NIC, NVLINK, Topology
 from worlds import GPU, tiny_system
@@ -83,11 +83,12 @@ def test_copies_and_traffic_agree_with_plain_loops(drawn):
         rx[layer, port, receiver] += 1
         matrix[port, sender, receiver] += 1
 
-    found = copies(slots, source, system)
+    found = exchange_load(slots, source, system)
 
-    assert (found[0] == tx).all()
-    assert (found[1] == rx).all()
-    assert (traffic(slots, source, system) == matrix).all()
+    assert (found.tx == tx).all()
+    assert (found.rx == rx).all()
+    assert (found.traffic == matrix).all()
+    assert (found.slots == slot_counts(slots, system)).all()
 
 
 @settings(max_examples=100, deadline=None)
@@ -95,12 +96,11 @@ def test_copies_and_traffic_agree_with_plain_loops(drawn):
 def test_what_is_sent_is_received(drawn):
     """Conservation per layer and port class; the matrix's sums are the ports' counts."""
     slots, source, system = drawn
-    tx, rx = copies(slots, source, system)
-    matrix = traffic(slots, source, system)
+    load = exchange_load(slots, source, system)
 
-    assert (tx.sum(axis=2) == rx.sum(axis=2)).all()
-    assert (matrix.sum(axis=2) == tx.sum(axis=0)).all()
-    assert (matrix.sum(axis=1) == rx.sum(axis=0)).all()
+    assert (load.tx.sum(axis=2) == load.rx.sum(axis=2)).all()
+    assert (load.traffic.sum(axis=2) == load.tx.sum(axis=0)).all()
+    assert (load.traffic.sum(axis=1) == load.rx.sum(axis=0)).all()
 
 
 @settings(max_examples=100, deadline=None)
@@ -108,7 +108,7 @@ def test_what_is_sent_is_received(drawn):
 def test_no_copy_leaves_its_kind_of_link(drawn):
     """NVLink stays within a node; the NIC always crosses, on rails if `normal`."""
     slots, source, system = drawn
-    matrix, node = traffic(slots, source, system), system.topology.node
+    matrix, node = exchange_load(slots, source, system).traffic, system.topology.node
     same = node[:, None] == node
     local = np.arange(system.topology.gpus) % system.topology.gpus_per_node
 
@@ -125,10 +125,10 @@ def test_low_latency_sends_every_choice(drawn):
     """T k copies per layer, and each GPU receives as many as its slots count."""
     slots, source, system = drawn
     system = replace(system, dispatch="low_latency")
-    tx, rx = copies(slots, source, system)
+    load = exchange_load(slots, source, system)
 
-    assert (tx.sum(axis=(1, 2)) == slots.shape[0] * slots.shape[2]).all()
-    assert (rx.sum(axis=1) == slot_counts(slots, system).sum(axis=1)).all()
+    assert (load.tx.sum(axis=(1, 2)) == slots.shape[0] * slots.shape[2]).all()
+    assert (load.rx.sum(axis=1) == load.slots.sum(axis=1)).all()
 
 
 @settings(max_examples=50, deadline=None)
@@ -137,7 +137,7 @@ def test_normal_never_sends_more(drawn):
     """Deduplication: `normal` crosses the NIC at most once where `low_latency` did."""
     slots, source, system = drawn
     normal, direct = (
-        copies(slots, source, replace(system, dispatch=kernel))[0][:, NIC].sum()
+        exchange_load(slots, source, replace(system, dispatch=kernel)).tx[:, NIC].sum()
         for kernel in KERNELS
     )
 
@@ -160,26 +160,47 @@ def test_slots_are_counted_at_their_gpu(drawn):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_chunks_do_not_show(kernel, monkeypatch):
-    """However many tokens are handled at once, the counts are the same."""
+@pytest.mark.parametrize("chunk", [1, 7 * 5, 150, 999])
+def test_chunks_do_not_show(kernel, chunk, monkeypatch):
+    """However many tokens and layers are handled at once, the counts are the same."""
     slots, source, system = draw(0, (2, 4, 3), 200, 5, 6, kernel)
-    whole = copies(slots, source, system)
-    monkeypatch.setattr(exchange, "_CHUNK", 7 * 5)
+    whole = exchange_load(slots, source, system)
+    monkeypatch.setattr(exchange, "_CHUNK", chunk)
 
-    for found, expected in zip(copies(slots, source, system), whole, strict=True):
-        assert (found == expected).all()
+    same(exchange_load(slots, source, system), whole)
+    assert (slot_counts(slots, system) == whole.slots).all()
 
 
-@pytest.mark.parametrize(("nodes", "width"), [(5, 51), (5, 52), (257, 256)])
-def test_many_slots_do_not_overflow(nodes, width):
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_how_slots_lie_in_memory_does_not_show(kernel):
+    """Other orders of the axes, and other types, give the same counts."""
+    slots, source, system = draw(1, (3, 2, 4), 90, 4, 5, kernel)
+    backwards = slots.astype(np.uint16).T.copy().T
+
+    same(exchange_load(backwards, source, system), exchange_load(slots, source, system))
+
+
+def same(one, other):
+    """Check that two loads are equal, to the type."""
+    for name in ("slots", "tx", "rx", "traffic"):
+        mine, yours = getattr(one, name), getattr(other, name)
+        assert mine.dtype == yours.dtype == np.int64
+        assert mine.shape == yours.shape
+        assert (mine == yours).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("nodes", "width"), [(5, 51), (5, 52), (255, 1), (257, 256)])
+def test_many_slots_do_not_overflow(kernel, nodes, width):
     """Just below and above what 8 and 16 bits hold, the last slot is still found."""
-    system = system_of(nodes, 1, width, "low_latency")
+    system = system_of(nodes, 1, width, kernel)
     last = nodes * width - 1
 
-    tx, rx = copies(np.array([[[last]]]), np.array([0]), system)
+    load = exchange_load(np.array([[[last]]]), np.array([0]), system)
 
-    assert (tx[0, NIC].argmax(), rx[0, NIC].argmax()) == (0, nodes - 1)
-    assert tx.sum() == rx.sum() == 1
+    assert (load.tx[0, NIC].argmax(), load.rx[0, NIC].argmax()) == (0, nodes - 1)
+    assert load.tx.sum() == load.rx.sum() == load.traffic.sum() == 1
+    assert load.slots[0, width - 1, nodes - 1] == load.slots.sum() == 1
 
 
 # E[distinct groups] = N (1 - C(E - E/N, k) / C(E, k)): k of E without replacement.
@@ -195,7 +216,7 @@ def test_distinct_destinations_of_all_choices(case, distinct):
     slots = np.repeat(every, gpus, axis=0)
     source = np.tile(np.arange(gpus), len(every))
 
-    sent = copies(slots, source, system)[0].sum() / len(slots)
+    sent = exchange_load(slots, source, system).tx.sum() / len(slots)
 
     np.testing.assert_allclose(sent, distinct * (gpus - 1) / gpus, rtol=1e-12)
 
@@ -207,7 +228,7 @@ def per_gpu_bytes(kernel, replications=20, tokens=128, hidden=7168):
     for seed in range(replications):
         rng = np.random.default_rng(seed)
         slots = np.argsort(rng.random((64 * tokens, 1, 256)), axis=2)[..., :8]
-        tx, _ = copies(slots, np.repeat(np.arange(64), tokens), system)
+        tx = exchange_load(slots, np.repeat(np.arange(64), tokens), system).tx
         found.append((tx[0, NIC].sum(), tx.sum()))
     return np.array(found) * hidden / 64
 

@@ -7,18 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moesim.cost.buffers import activation_bytes, received_bytes
 from moesim.cost.memory import (
     blocks_for,
-    expert_workspace_bytes,
-    experts_bytes,
     kv_bytes_per_token,
     kv_capacity_blocks,
-    low_latency_buffer_bytes,
     memory_budget,
+    rule_of_thumb_kv_bytes,
+)
+from moesim.cost.weights import (
+    expert_bytes,
+    experts_bytes,
     resident_bytes,
+    resident_parts,
+    transfer_s,
 )
 from moesim.errors import InputError
-from moesim.spec.catalogue import load_model
+from moesim.spec.catalogue import load_model, model_names
 from moesim.spec.hardware import GpuSpec
 from moesim.spec.parameters import count_parameters
 from moesim.spec.placement import contiguous
@@ -139,45 +144,72 @@ def test_tensor_parallelism_splits_what_is_not_shared():
     assert split - repeated == (whole - repeated) / 4
 
 
+def test_parts_of_the_weights_are_those_of_the_parameter_count():
+    """Llama 4 Maverick on one GPU: dense, MoE, shared expert, both matrices."""
+    parts = resident_parts(system_of("llama-4-maverick", gpus=1))
+    count = count_parameters(load_model("llama-4-maverick"))
+    final_norm = load_model("llama-4-maverick").hidden
+
+    assert parts.attention == 2 * count.attention
+    assert parts.dense == 2 * count.dense > 0
+    assert parts.shared == 2 * count.shared > 0
+    assert parts.router == 2 * count.router
+    assert parts.vocabulary == 2 * (count.embedding + count.lm_head - final_norm)
+
+
 @pytest.mark.parametrize(
-    ("width", "inner", "kib"), [(5120, 1536, 20), (6144, 2048, 24), (1024, 4096, 24)]
+    "name", [n for n in model_names() if load_model(n).published_total]
 )
-def test_workspace_of_a_token_at_an_expert(width, inner, kib):
-    """vLLM pull request 57270: 20 and 24 KiB a pair; wide experts need more."""
-    model = replace(load_model("glm-4.5"), hidden=width, expert_width=inner)
+def test_weights_of_every_preset_are_the_published_ones(name):
+    """Bytes in bf16 on one GPU, within 1.5 % of publishers' rounded totals."""
+    system = system_of(name, gpus=1)
+    stored = resident_bytes(system) + experts_bytes(system)
 
-    assert expert_workspace_bytes(model, 1) == kib * 1024
+    assert stored / 2 == pytest.approx(load_model(name).published_total, rel=0.015)
 
 
 @pytest.mark.parametrize(
-    ("width", "inner", "ranks", "balanced", "worst"),
-    [(5120, 1536, 16, 1.25, 20), (6144, 2048, 32, 1.5, 48)],
+    ("name", "element", "size", "pcie", "nvme"),
+    [
+        ("mixtral-8x7b", "bf16", 352_321_536, 6.405846109090909e-3, 0.058720256),
+        ("deepseek-v3", "fp8", 44_040_192, 8.007307636363636e-4, 0.007340032),
+    ],
 )
-def test_workspace_of_a_hot_gpu(width, inner, ranks, balanced, worst):
-    """The same table: all tokens of all ranks on one GPU, against their fair share."""
-    model = replace(load_model("glm-4.5"), hidden=width, expert_width=inner)
-    pairs = ranks * 8192 * 8
-
-    assert expert_workspace_bytes(model, pairs / ranks) == balanced * GIB
-    assert expert_workspace_bytes(model, pairs) == worst * GIB
-
-
-def test_buffers_of_the_low_latency_kernels():
-    """DeepEP issue 28: 2116.3 MB for 288 slots, 128 tokens, width 7168."""
-    size = low_latency_buffer_bytes(load_model("deepseek-v3"), 288, 128)
-
-    assert size / 1e6 == pytest.approx(2116.3, abs=0.05)
+def test_moving_one_expert(name, element, size, pcie, nvme):
+    """Oracle C07: 55 GB/s of PCIe 5.0, 6 GB/s of an NVMe drive."""
+    assert expert_bytes(load_model(name), element) == size
+    assert transfer_s(size, 55e9) == pytest.approx(pcie, rel=1e-12)
+    assert transfer_s(size, 6e9) == pytest.approx(nvme, rel=1e-12)
+    assert transfer_s(size, 6e9, 1.0) == pytest.approx(nvme + 1.0, rel=1e-12)
 
 
-def test_only_low_latency_kernels_have_a_buffer_and_its_tokens_are_capped():
-    """2048 tokens go in rounds of 256."""
-    normal = memory_budget(system_of("mixtral-8x7b"), ServingSpec())
-    fast = memory_budget(
-        system_of("mixtral-8x7b", dispatch="low_latency"), ServingSpec()
-    )
+@pytest.mark.parametrize(
+    ("name", "quoted", "over"),
+    [
+        ("mixtral-8x7b", 524_288, 4.0),
+        ("mixtral-8x22b", 1_376_256, 6.0),
+        ("qwen3-30b-a3b", 393_216, 4.0),
+        ("deepseek-v3", 1_748_992, 24.88888888888889),
+        ("seed-8x32", 131_072, 1.0),
+        ("olmoe-1b-7b", 131_072, 1.0),
+    ],
+)
+def test_the_quoted_formula_is_right_for_multi_head_attention_only(name, quoted, over):
+    """Oracle C04: how far ``2 x layers x hidden x bytes`` is off."""
+    model = load_model(name)
 
-    assert normal.buffer_bytes == 0
-    assert fast.buffer_bytes == 4 * 8 * 256 * (2 * 4096 + 16)
+    assert rule_of_thumb_kv_bytes(model, 2.0) == quoted
+    assert quoted / kv_bytes_per_token(model, 2.0) == pytest.approx(over, rel=1e-9)
+
+
+def test_rows_that_are_moved_count_once_per_micro_batch_in_flight():
+    """16384 tokens, each with a chance of 1/4 to need a GPU's one expert of eight."""
+    system = system_of("mixtral-8x7b")
+    rows = received_bytes(system.model, 16384 / 4, "bf16")
+
+    for flights in (1, 3):
+        budget = memory_budget(system, ServingSpec(max_in_flight=flights))
+        assert budget.buffer_bytes == pytest.approx(2 * flights * rows)
 
 
 def test_the_budget_adds_up():
@@ -199,7 +231,7 @@ def test_activations_grow_with_micro_batches_in_flight():
     )
 
     assert twice - once == thrice - twice
-    assert twice - once == expert_workspace_bytes(system.model, 2048 * 2)
+    assert twice - once == activation_bytes(system, 2048, "balanced")
     assert 2 * once - twice == 4 * 256 * 32000
 
 

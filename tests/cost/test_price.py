@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moesim.cost.exchange import copies, slot_counts, traffic
+from moesim.cost.exchange import exchange_load
 from moesim.cost.pass_ import COMBINE, DISPATCH, PassCost, PassLoad
 from moesim.cost.price import copy_bytes, price
 from moesim.cost.uncontended import uncontended_seconds
@@ -20,8 +20,8 @@ from worlds import GPU, batch_of, play_batches, random_cost, tiny_system
 def load_of(slots, source, system):
     """Return the load of one-token sequences with these routes, nothing cached."""
     tokens = np.bincount(source, minlength=system.topology.gpus)
-    tx, rx = copies(slots, source, system)
-    counts = slot_counts(slots, system)
+    load = exchange_load(slots, source, system)
+    counts, tx, rx = load.slots, load.tx, load.rx
     return PassLoad(tokens, 0 * tokens, tokens, 0 * tokens, 0 * tokens, counts, tx, rx)
 
 
@@ -84,7 +84,9 @@ def test_the_byte_matrix_fills_the_ports(kernel):
     system = tiny_system(gpus=4, nodes=2, dispatch=kernel)
     slots, source = uniform(system, 30)
     cost = price(load_of(slots, source, system), system)
-    seconds = traffic(slots, source, system) * copy_bytes(system)[DISPATCH]
+    seconds = (
+        exchange_load(slots, source, system).traffic * copy_bytes(system)[DISPATCH]
+    )
     seconds = seconds / system.topology.bandwidth[:, None, None]
 
     np.testing.assert_allclose(cost.tx[:, DISPATCH].sum(axis=0), seconds.sum(axis=2))

@@ -12,7 +12,8 @@ from moesim.engine.array import ArrayEngine, refusal
 from moesim.engine.event import EventEngine
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy, make_policy
-from moesim.policy.order import CrossLayer, Fifo, Oldest, PerLayer
+from moesim.policy.cross_layer import CrossLayer
+from moesim.policy.order import Fifo, Oldest, PerLayer
 from reference import Reference
 from worlds import batch_of, play_batches, random_cost, tiny_system
 

@@ -15,9 +15,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from moesim.engine.batching import WINDOW, Batcher
+from moesim.engine.batching import MOST_PREEMPTIONS, Batcher
+from moesim.engine.seats import FLIGHT, GONE, Seats
+from moesim.engine.waiting import WINDOW, checked_row
+from moesim.errors import InputError
+from moesim.measure.columns import RequestColumns
 from moesim.policy.compose import ArrivalOrder
 from moesim.spec.serving import ServingSpec
+from plain_batcher import PlainBatcher
 from worlds import requests_of
 
 
@@ -31,12 +36,35 @@ class Shuffled:
         return self.rng.permutation(len(waiting.request))
 
 
+def running_of(batcher):
+    """Return the running requests of each rank, in the order in which they came in."""
+    seats = batcher.seats.table[:, batcher.seats.flight != GONE]
+    return [seats[0, seats[1] == rank].tolist() for rank in range(batcher.ranks)]
+
+
+def held_of(batcher):
+    """Return the KV blocks of each running request."""
+    seats = batcher.seats.table[:, batcher.seats.flight != GONE]
+    return dict(zip(seats[0].tolist(), seats[4].tolist(), strict=True))
+
+
+def waiting_of(batcher):
+    """Return the requests that wait at each rank, outside a cohort."""
+    return [line.tolist() for line in batcher.waiting.lines]
+
+
+def cohort_of(batcher):
+    """Return the requests of each rank's open static batch that wait."""
+    waiting = batcher.waiting
+    return [line.tolist() for line in waiting.open] if waiting.size else []
+
+
 class Ledger:
     """A batcher, and a plain account of all that it may have done."""
 
     def __init__(self, inputs, outputs, ranks, compose, **limits):
         requests = requests_of(np.zeros(len(inputs)), inputs, outputs)
-        self.batcher = Batcher(requests, ServingSpec(**limits), ranks)
+        self.batcher = Batcher(RequestColumns(requests), ServingSpec(**limits), ranks)
         self.serving, self.compose, self.ranks = self.batcher.serving, compose, ranks
         self.inputs, self.now = list(inputs), 0
         only_first = self.serving.mode == "prefill_only"
@@ -60,11 +88,11 @@ class Ledger:
             self.rank[request] = rank
         return True
 
-    def draft(self, slots):
+    def draft(self):
         """Draft a pass and check what it holds; return it, or None."""
         self.now += 10**6
-        running = [set(row) for row in self.batcher.running]
-        draft = self.batcher.draft(self.passes, self.now, slots, self.compose)
+        running = [set(row) for row in running_of(self.batcher)]
+        draft = self.batcher.draft(self.passes, self.now, self.compose)
         self.note_preemptions()
         if draft is None:
             return None
@@ -73,7 +101,7 @@ class Ledger:
             if request not in running[self.rank[request]] or not self.done[request]:
                 self.whole[request] = self.inputs[request] + self.made[request]
         self.check_rows(draft, rows)
-        self.check_limits(rows, running, slots)
+        self.check_limits(rows, running)
         self.check_padding(draft)
         self.passes += 1
         self.flights.append((draft, dict(rows)))
@@ -82,7 +110,7 @@ class Ledger:
     def note_preemptions(self):
         """Take back what was computed of requests that were put back to wait."""
         flying = {q for _, rows in self.flights for q in rows}
-        for request, count in enumerate(self.batcher.preemptions.tolist()):
+        for request, count in enumerate(self.batcher.rows.preemptions.tolist()):
             if count > self.seen[request]:
                 assert request not in flying
                 self.done[request] = 0
@@ -111,7 +139,7 @@ class Ledger:
         assert draft.number == self.passes
         assert draft.now == self.now
 
-    def check_limits(self, rows, running, slots):
+    def check_limits(self, rows, running):
         limit = self.serving.max_num_batched_tokens
         for rank in range(self.ranks):
             mine = [(q, c) for q, c in rows if self.rank[q] == rank]
@@ -119,11 +147,8 @@ class Ledger:
             if self.serving.chunked_prefill or not alone_anew:
                 assert sum(chunk for _, chunk in mine) <= limit
             old = [q for q, _ in mine if q in running[rank]]
-            flying = {q for _, flight in self.flights for q in flight}
-            ready = len(running[rank] - flying)
-
-            assert len(old) <= -(-ready // slots)
-            assert len(self.batcher.running[rank]) <= self.serving.max_num_seqs
+            assert len(old) <= -(-len(running[rank]) // self.serving.max_in_flight)
+            assert self.batcher.running[rank] <= self.serving.max_num_seqs
 
     def check_padding(self, draft):
         rows = np.bincount(draft.rank, draft.chunk, self.ranks).astype(int)
@@ -137,7 +162,7 @@ class Ledger:
     def land(self, index):
         """Land a flight, in any order, and check what it says of its requests."""
         draft, rows = self.flights.pop(index)
-        gained, ended = self.batcher.land(draft.requests, draft.chunk)
+        gained, ended = self.batcher.land(draft.number)
         expected_gained, expected_ended = [], []
         for request, chunk in rows.items():
             self.done[request] += chunk
@@ -154,13 +179,14 @@ class Ledger:
     def check(self):
         """Assert that requests, blocks and counters add up."""
         batcher = self.batcher
-        queues = (batcher.waiting, batcher.cohort, batcher.running)
+        held = held_of(batcher)
+        queues = (waiting_of(batcher), cohort_of(batcher), running_of(batcher))
         places = [q for queue in queues for row in queue for q in row]
         alive = [q for q in self.rank if q not in self.ended]
         assert sorted(places) == sorted(alive)
         flying = {q: c for _, rows in self.flights for q, c in rows.items()}
         for rank in range(self.ranks):
-            running = batcher.running[rank]
+            running = running_of(batcher)[rank]
             size = self.serving.block_size
             tokens = {q: self.done[q] + flying.get(q, 0) for q in running}
             blocks = {q: -(-max(n, self.whole[q]) // size) for q, n in tokens.items()}
@@ -170,14 +196,14 @@ class Ledger:
                 if self.rank[q] == rank
             ]
 
-            assert {q: batcher.pool.held[q] for q in running} == blocks
+            assert {q: held[q] for q in running} == blocks
+            assert batcher.running[rank] == len(running)
             assert batcher.pool.free[rank] == batcher.pool.blocks - sum(blocks.values())
             assert batcher.pool.free[rank] >= 0
             assert batcher.view().tokens[rank] == sum(left)
             assert batcher.view().kv_blocks[rank] == sum(blocks.values())
-        assert (
-            batcher.pool.held.sum() == (batcher.pool.blocks - batcher.pool.free).sum()
-        )
+        assert sum(held.values()) == (batcher.pool.blocks - batcher.pool.free).sum()
+        assert len(batcher.waiting) + batcher.running.sum() == len(alive)
 
     def drain(self, rng):
         """Let everything come and end; fail if nothing can happen before that."""
@@ -187,14 +213,14 @@ class Ledger:
         while len(self.ended) + sum(self.refused) < len(self.inputs):
             budget -= 1
             assert budget, "no progress"
-            if self.draft(int(rng.integers(1, 4))) is None:
+            if self.draft() is None:
                 assert self.flights, "nothing can run, and nothing is in flight"
             if self.flights and rng.random() < 0.6:
                 self.land(int(rng.integers(len(self.flights))))
             self.check()
         self.check()
         assert not self.flights
-        assert not self.batcher.pool.held.any()
+        assert not held_of(self.batcher)
         assert not self.batcher.outstanding.any()
         assert self.made == [
             0 if refused else count
@@ -221,6 +247,7 @@ def ledgers(draw):
         block_size=draw(st.integers(1, 4)),
         kv_blocks=draw(st.integers(1, 10)),
         padding=draw(st.sampled_from(["none", "masked", "routed"])),
+        max_in_flight=draw(st.integers(1, 4)),
     )
 
 
@@ -242,9 +269,9 @@ class Batching(RuleBasedStateMachine):
     def arrive(self, rank):
         self.ledger.enqueue(rank % self.ledger.ranks)
 
-    @rule(slots=st.integers(1, 4))
-    def draft(self, slots):
-        self.ledger.draft(slots)
+    @rule()
+    def draft(self):
+        self.ledger.draft()
 
     @precondition(lambda self: self.ledger.flights)
     @rule(data=st.data())
@@ -271,27 +298,31 @@ TestBatching.settings = settings(
 def batcher_of(inputs, outputs, ranks=1, **limits):
     """Return a batcher with all requests waiting at rank 0, or dealt to the ranks."""
     count = len(inputs)
-    batcher = Batcher(
-        requests_of(np.zeros(count), inputs, outputs), ServingSpec(**limits), ranks
-    )
+    rows = RequestColumns(requests_of(np.zeros(count), inputs, outputs))
+    batcher = Batcher(rows, ServingSpec(**limits), ranks)
     for request in range(count):
         batcher.enqueue(request, request % ranks, 0)
     return batcher
 
 
 INSTANTS = counting(1)
+NUMBERS = counting()
+FLYING = {}
+"""Numbers of the passes in the air, by their requests."""
 
 
-def drafted(batcher, slots=1, compose=None, instants=INSTANTS):
+def drafted(batcher, compose=None, instants=INSTANTS):
     """Return ``{request: chunk}`` of the next pass, which takes off an instant later."""
-    draft = batcher.draft(0, next(instants), slots, compose or ArrivalOrder())
+    number = next(NUMBERS)
+    draft = batcher.draft(number, next(instants), compose or ArrivalOrder())
     if draft is None:
         return {}
+    FLYING[tuple(draft.requests.tolist())] = number
     return dict(zip(draft.requests.tolist(), draft.chunk.tolist(), strict=True))
 
 
 def landed(batcher, rows):
-    gained, ended = batcher.land(np.array(list(rows)), np.array(list(rows.values())))
+    gained, ended = batcher.land(FLYING.pop(tuple(rows)))
     return gained.tolist(), ended.tolist()
 
 
@@ -341,14 +372,29 @@ def test_seats_are_limited():
     assert drafted(batcher) == {}
 
 
-def test_running_requests_are_shared_among_free_slots():
-    """With two slots free each takes half, rounded up; the second takes the rest."""
-    batcher = batcher_of([1] * 5, [9] * 5)
+def test_running_requests_are_shared_among_the_micro_batches():
+    """With two in flight each takes half, rounded up; the second takes the rest."""
+    batcher = batcher_of([1] * 5, [9] * 5, max_in_flight=2)
     landed(batcher, drafted(batcher))
 
-    halves = [list(drafted(batcher, slots)) for slots in (2, 1)]
+    halves = [list(drafted(batcher)) for _ in range(2)]
 
     assert halves == [[0, 1, 2], [3, 4]]
+
+
+def test_a_micro_batch_that_lands_large_leaves_some_to_the_next():
+    """Two micro-batches of unequal size are of equal size a round later."""
+    batcher = batcher_of([1] * 7, [9] * 7, max_in_flight=2, max_num_batched_tokens=6)
+    first = drafted(batcher)
+    second = drafted(batcher)
+    assert (len(first), len(second)) == (6, 1)
+
+    landed(batcher, first)
+    third = drafted(batcher)
+    landed(batcher, second)
+    fourth = drafted(batcher)
+
+    assert (list(third), list(fourth)) == ([0, 1, 2, 3], [4, 5, 6])
 
 
 def test_a_request_is_in_one_micro_batch_at_a_time():
@@ -366,9 +412,9 @@ def test_the_youngest_gives_way_and_starts_again_first():
     landed(batcher, drafted(batcher))
 
     assert drafted(batcher) == {0: 1}
-    assert batcher.preemptions.tolist() == [0, 1, 0]
-    assert batcher.waiting == [[1, 2]]
-    assert batcher.pool.held.tolist() == [3, 0, 0]
+    assert batcher.rows.preemptions.tolist() == [0, 1, 0]
+    assert waiting_of(batcher) == [[1, 2]]
+    assert held_of(batcher) == {0: 3}
     for _ in range(3):
         landed(batcher, {0: 1})
         drafted(batcher)
@@ -386,7 +432,7 @@ def test_nobody_is_admitted_in_a_pass_that_preempts():
         landed(batcher, passes[-1])
 
     assert passes == [{0: 2, 1: 1}, {0: 1, 1: 2}, {0: 1, 1: 1}, {0: 1}, {0: 1}]
-    assert batcher.preemptions.tolist() == [0, 1]
+    assert batcher.rows.preemptions.tolist() == [0, 1]
 
 
 def test_nobody_comes_in_at_the_instant_at_which_somebody_was_put_back():
@@ -402,13 +448,14 @@ def test_nobody_comes_in_at_the_instant_at_which_somebody_was_put_back():
 
 def test_a_request_in_flight_is_never_preempted():
     """The one that lacks room gives way itself."""
-    batcher = batcher_of([4, 4], [5, 5], block_size=2, kv_blocks=5)
+    limits = {"block_size": 2, "kv_blocks": 5, "max_in_flight": 2}
+    batcher = batcher_of([4, 4], [5, 5], **limits)
     landed(batcher, drafted(batcher))
     # Request 1 is at the tail; fly request 0 first: it takes the last block.
-    assert drafted(batcher, slots=2) == {0: 1}
+    assert drafted(batcher) == {0: 1}
 
     assert drafted(batcher) == {}
-    assert batcher.preemptions.tolist() == [0, 1]
+    assert batcher.rows.preemptions.tolist() == [0, 1]
 
 
 def test_a_recomputed_request_may_exceed_the_budget_alone():
@@ -428,7 +475,7 @@ def test_a_recomputed_request_may_exceed_the_budget_alone():
         landed(batcher, rows)
         if sum(rows.values()) > 4:
             assert len(rows) == 1
-            assert batcher.preemptions[next(iter(rows))]
+            assert batcher.rows.preemptions[next(iter(rows))]
     assert batcher.outstanding.tolist() == [0]
 
 
@@ -448,9 +495,9 @@ def test_members_of_a_static_batch_that_ended_are_padded():
     limits = {"mode": "static", "max_num_seqs": 2, "padding": "masked"}
     batcher = batcher_of([1, 1, 1, 1, 1], [1, 1, 3, 2, 2], ranks=2, **limits)
     padding = []
-    while (draft := batcher.draft(0, 0, 1, ArrivalOrder())) is not None:
+    while (draft := batcher.draft(0, 0, ArrivalOrder())) is not None:
         padding.append(draft.padding.tolist())
-        batcher.land(draft.requests, draft.chunk)
+        batcher.land(0)
 
     # Requests 0 and 1 end first, then 3, then 2; then 4 runs alone on rank 0.
     assert padding == [[0, 0], [1, 1], [1, 2], [0, 1], [0, 1]]
@@ -471,7 +518,7 @@ def test_ranks_are_padded_to_the_largest(padding):
     """None is none; else every rank has as many rows as the largest."""
     batcher = batcher_of([3, 5], [1, 1], ranks=2, padding=padding)
 
-    draft = batcher.draft(0, 0, 1, ArrivalOrder())
+    draft = batcher.draft(0, 0, ArrivalOrder())
 
     assert draft.padding.tolist() == ([0, 0] if padding == "none" else [2, 0])
 
@@ -499,17 +546,17 @@ def test_waiting_requests_are_tried_in_the_order_of_the_compose_role():
     batcher = batcher_of([3, 4, 5], [1, 1, 1], max_num_seqs=2)
 
     assert list(drafted(batcher, compose=compose)) == [2, 1]
-    assert batcher.waiting == [[0]]
+    assert waiting_of(batcher) == [[0]]
 
 
 def test_the_compose_role_sees_who_waits():
     """Requests, classes, arrivals and tokens, longest wait first."""
     compose = Recorded()
     batcher = batcher_of([3, 4], [1, 1])
-    batcher.arrived_s[:] = [0.25, 0.5]
+    batcher.rows.arrival[:] = [25 * 10**10, 5 * 10**11]
     batcher.requests.klass[:] = [1, 0]
 
-    batcher.draft(0, 2 * 10**12, 1, compose)
+    batcher.draft(0, 2 * 10**12, compose)
     ((waiting, view),) = compose.seen
 
     assert waiting.request.tolist() == [0, 1]
@@ -529,21 +576,22 @@ def test_the_compose_role_sees_a_window_of_those_that_wait_longest():
 
     assert len(compose.seen[0][0].request) == WINDOW
     assert list(rows) == [WINDOW - 1, WINDOW - 2]
-    assert batcher.waiting[0] == [*range(WINDOW - 2), *range(WINDOW, count)]
+    assert waiting_of(batcher) == [[*range(WINDOW - 2), *range(WINDOW, count)]]
 
 
 def test_the_pass_knows_its_oldest_request():
     batcher = batcher_of([1, 1], [1, 1])
-    batcher.arrived_s[:] = [7.0, 3.0]
+    batcher.rows.arrival[:] = [7 * 10**12, 3 * 10**12]
 
-    assert batcher.draft(0, 0, 1, ArrivalOrder()).oldest_arrival_s == 3.0
+    assert batcher.draft(0, 0, ArrivalOrder()).oldest_arrival_s == 3.0
 
 
-def test_an_arrival_is_noted_in_seconds():
-    batcher = batcher_of([1], [1])
-    batcher.enqueue(0, 0, 25 * 10**11)
+def test_an_arrival_is_noted_with_its_rank():
+    batcher = batcher_of([1, 1], [1, 1], ranks=2)
+    batcher.enqueue(1, 0, 25 * 10**11)
 
-    assert batcher.arrived_s.tolist() == [2.5]
+    assert batcher.rows.arrival.tolist() == [0, 25 * 10**11]
+    assert batcher.rows.rank.tolist() == [0, 0]
 
 
 def test_a_request_larger_than_the_pool_is_refused_and_says_why():
@@ -570,3 +618,127 @@ def test_prefill_only_needs_room_for_one_token():
     batcher = batcher_of([8], [99], mode="prefill_only", block_size=3, kv_blocks=3)
 
     assert batcher.refusal(0) == ""
+
+
+class Twins:
+    """The batcher and its plain account under the same traffic, step by step."""
+
+    def __init__(self, rng, inputs, outputs, ranks, compose, limits):
+        requests = requests_of(np.zeros(len(inputs)), inputs, outputs)
+        serving = ServingSpec(**limits)
+        self.rng, self.ranks, self.compose = rng, ranks, compose
+        self.rows = RequestColumns(requests)
+        self.batcher = Batcher(self.rows, serving, ranks)
+        self.plain = PlainBatcher(requests, serving, ranks)
+        self.arriving = [q for q in range(len(inputs)) if not self.batcher.refusal(q)]
+        self.left = len(self.arriving)
+        self.now = self.number = 0
+        self.flights = []
+
+    def play(self):
+        """Let all come and end, in any order; fail where the two differ."""
+        while self.left:
+            for _ in range(int(self.rng.integers(1 + len(self.arriving)))):
+                self.arrive(self.arriving.pop(0))
+            self.now += int(self.rng.integers(2)) * 10**12
+            while self.draft() and self.rng.random() < 0.5:
+                pass
+            while self.flights and self.rng.random() < 0.7:
+                self.land(int(self.rng.integers(len(self.flights))))
+            self.compare()
+
+    def arrive(self, request):
+        rank = int(self.rng.integers(self.ranks))
+        for one in (self.batcher, self.plain):
+            one.enqueue(request, rank, self.now)
+
+    def draft(self):
+        given = (self.number, self.now)
+        draft = self.batcher.draft(*given, self.compose())
+        plain = self.plain.draft(*given, self.compose())
+        assert (draft is None) == (plain is None)
+        if draft is None:
+            return False
+        for name in draft.__slots__:
+            mine, theirs = getattr(draft, name), getattr(plain, name)
+            assert np.array_equal(mine, theirs), name
+            assert getattr(mine, "dtype", 0) == getattr(theirs, "dtype", 0), name
+        self.number += 1
+        self.flights.append(draft)
+        return True
+
+    def land(self, index):
+        draft = self.flights.pop(index)
+        mine = self.batcher.land(draft.number)
+        theirs = self.plain.land(draft.requests, draft.chunk)
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.tolist() == other.tolist()
+        self.left -= len(mine[1])
+
+    def compare(self):
+        """Assert that all that others may see is the same."""
+        batcher, plain = self.batcher, self.plain
+        assert batcher.view().tokens.tolist() == plain.outstanding.tolist()
+        assert batcher.pool.free.tolist() == plain.pool.free.tolist()
+        assert batcher.pool.peak.tolist() == plain.pool.peak.tolist()
+        assert self.rows.preemptions.tolist() == plain.preemptions.tolist()
+        assert waiting_of(batcher) == plain.waiting
+        assert running_of(batcher) == plain.running
+        if batcher.serving.mode == "static":
+            assert cohort_of(batcher) == plain.cohort
+
+
+@st.composite
+def twins(draw):
+    """Pools and budgets that are tight or not, in every mode."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count, longest = draw(st.integers(1, 30)), draw(st.sampled_from([1, 4, 20]))
+    order = draw(st.sampled_from([ArrivalOrder, lambda: Shuffled(3)]))
+    limits = {
+        "mode": draw(st.sampled_from(["continuous", "prefill_only", "static"])),
+        "max_num_batched_tokens": draw(st.integers(1, 25)),
+        "max_num_seqs": draw(st.integers(1, 8)),
+        "chunked_prefill": draw(st.booleans()),
+        "block_size": draw(st.integers(1, 5)),
+        "kv_blocks": draw(st.sampled_from([3, 8, 30, 10**6])),
+        "padding": draw(st.sampled_from(["none", "masked"])),
+        "max_in_flight": draw(st.integers(1, 4)),
+    }
+    inputs, outputs = rng.integers(1, longest + 1, (2, count))
+    return Twins(rng, inputs, outputs, draw(st.integers(1, 4)), order, limits)
+
+
+@settings(max_examples=600, deadline=None)
+@given(twins())
+def test_drafts_are_those_of_the_plain_batcher(twins):
+    """All ranks at once gives what one request after another gives, to the last row."""
+    twins.play()
+
+
+def test_seats_that_were_left_are_forgotten():
+    """Memory follows those that run, not those that ever ran."""
+    seats = Seats()
+    seats.add(np.tile([[0], [0], [1], [0], [1], [1], [5]], 500).astype(np.int32))
+    seats.table[FLIGHT, 3:] = GONE
+
+    seats.tidy(3)
+
+    assert len(seats) == 3
+
+
+def test_preemptions_are_counted_up_to_what_fits():
+    """The count stays where it is instead of starting again at 0."""
+    batcher = batcher_of([4, 4], [5, 5], block_size=2, kv_blocks=5)
+    batcher.rows.preemptions[:] = MOST_PREEMPTIONS
+    landed(batcher, drafted(batcher))
+
+    assert drafted(batcher) == {0: 1}
+    assert batcher.rows.preemptions.tolist() == [MOST_PREEMPTIONS, MOST_PREEMPTIONS]
+
+
+@pytest.mark.parametrize("given", [2, -1, 0.5, None, [0], True])
+def test_a_rank_that_is_none_is_refused(given):
+    """And what is one is taken, whatever its type."""
+    with pytest.raises(InputError, match="chose the rows"):
+        checked_row(given, 2)
+    assert checked_row(np.int64(1), 2) == 1

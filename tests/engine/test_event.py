@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moesim.engine.lockstep import exchange
+from moesim.engine.stage import exchange
 from moesim.policy.bundle import Policy
-from moesim.policy.order import CrossLayer, Oldest
+from moesim.policy.cross_layer import CrossLayer
+from moesim.policy.order import Oldest
 from reference import Reference
 from worlds import batch_of, play_batches, random_cost, tiny_system
 

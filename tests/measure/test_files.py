@@ -266,8 +266,16 @@ def test_a_full_disk_leaves_nothing_wherever_it_strikes(tmp_path_factory, after)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(path, data)
 
+    write_table = files.write_parquet
+
+    def table_until_full(blocks, path):
+        rows = write_table(blocks, path)
+        until_full(path, path.read_bytes())
+        return rows
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "write_bytes", until_full)
+        patch.setattr(files, "write_parquet", table_until_full)
         with pytest.raises(InputError) as caught:
             write_run(made(figures=None), place / "run")
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moesim.measure.metrics import distribution, published, summarise
+from moesim.measure.latencies import distribution
+from moesim.measure.metrics import published, summarise
 from moesim.measure.tables import COLUMNS, Tables
 
 NAN = float("nan")

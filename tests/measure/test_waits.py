@@ -14,6 +14,7 @@ from moesim.measure.waits import (
     RELATIVE_ERROR,
     WaitColumns,
     bin_of,
+    pooled_quantiles,
     quantiles,
 )
 
@@ -180,3 +181,22 @@ def test_every_figure_includes_what_was_just_added(figure):
     columns.add(0, 5)
 
     assert getattr(columns, figure).tolist() == [5 if figure != "count" else 1]
+
+
+def test_cells_put_together_are_one_histogram(monkeypatch):
+    """Replicas of an expert count as one, however many are looked at together."""
+    monkeypatch.setattr("moesim.measure.waits.AT_ONCE", 3)
+    rng = np.random.default_rng(0)
+    cells, waits = rng.integers(0, 16, 4000), rng.lognormal(17, 2, 4000).astype(int)
+    group = rng.permutation(np.arange(16) % 8)
+    group[group == 7] = 6
+    apart, together = WaitColumns(16), WaitColumns(8)
+    apart.extend(cells, waits)
+    together.extend(group[cells], waits)
+
+    found = pooled_quantiles(apart, group, 8, SHARES)
+
+    expected = quantiles(together.histogram, together.maximum, SHARES)
+    np.testing.assert_array_equal(found, expected)
+    assert np.isnan(found[7]).all()
+    assert (apart.count == apart.histogram.sum(axis=1)).all()

@@ -60,7 +60,7 @@ def test_a_layer_without_tokens_has_no_load():
 
 
 def test_the_image_holds_the_loads(result):
-    image = result.plot.expert_heatmap().axes[0].images[0]
+    image = result.plot.expert_heatmap().axes[0].collections[0]
     shown = image.get_array()
     load = relative_load(result.experts)
 
@@ -89,14 +89,14 @@ def test_experts_without_tokens_are_crossed_out():
 
 def test_colours_are_logarithmic_around_an_equal_share():
     """Twice and half an equal share are equally far from it."""
-    norm = grid([[1, 64, 8, 8]]).plot.expert_heatmap().axes[0].images[0].norm
+    norm = grid([[1, 64, 8, 8]]).plot.expert_heatmap().axes[0].collections[0].norm
 
     assert np.isclose(norm(2) - norm(1), norm(1) - norm(0.5))
     assert norm.vmin == COLDEST
 
 
 def test_equal_loads_are_drawn_in_the_middle_of_the_colours():
-    norm = grid([[5, 5], [5, 5]]).plot.expert_heatmap().axes[0].images[0].norm
+    norm = grid([[5, 5], [5, 5]]).plot.expert_heatmap().axes[0].collections[0].norm
 
     assert np.isclose(norm(1), 0.5)
 

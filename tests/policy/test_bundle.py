@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from moesim.errors import InputError
+from moesim.policy.blind import Blind
 from moesim.policy.bundle import ROLES, Policy, Setting, make_policy, policy_parameters
+from moesim.policy.catalogue import POLICIES
 from moesim.policy.compose import ArrivalOrder, LeastKv, LeastTokens, RoundRobin
+from moesim.policy.cross_layer import CrossLayer
 from moesim.policy.dispatch import LocalFirst, RoundRobinReplica
-from moesim.policy.order import ORDERS, CrossLayer, Fifo, Oldest, PerLayer
+from moesim.policy.easybalance import EasyBalance
+from moesim.policy.order import Fifo, Oldest, PerLayer
 
 
 class Everything:
@@ -47,6 +51,7 @@ class Mine:
         ("oldest", Oldest),
         ("per_layer", PerLayer),
         ("cross_layer", CrossLayer),
+        ("blind", Blind),
     ],
 )
 def test_a_name_is_an_order(name, kind):
@@ -54,7 +59,25 @@ def test_a_name_is_an_order(name, kind):
 
     assert policy.name == name
     assert policy.order == kind()
-    assert type(ORDERS[name]()) is kind
+    assert type(POLICIES[name]()) is kind
+
+
+def test_easybalance_selects_and_leaves_the_order_alone():
+    policy = make_policy({"name": "easybalance", "n_min": 2})
+
+    assert policy.select == EasyBalance(2)
+    assert policy.order == Fifo()
+    assert (policy.coupling, make_policy("fifo").coupling) == ("lockstep", "")
+
+
+def test_cross_layer_composes_orders_and_releases():
+    policy = make_policy("cross_layer")
+
+    assert policy.order is policy.compose is policy.release
+    assert policy.foresight.predictor == "by_class"
+    assert policy.foresight.look == 32
+    assert policy.feedback == 0.5
+    assert make_policy("fifo").foresight.look == 0
 
 
 def test_what_is_not_said_is_what_engines_do_today():
@@ -99,7 +122,7 @@ def test_the_settings_of_a_scenario_choose_the_other_roles():
 
 
 def test_a_class_by_path_is_built_with_its_parameters():
-    name = "moesim.policy.order:CrossLayer"
+    name = "moesim.policy.cross_layer:CrossLayer"
 
     assert make_policy(name).order == CrossLayer()
     given = {"name": name, "wait_budget": "2ms"}
@@ -136,6 +159,7 @@ def test_an_object_plays_every_role_it_has_a_method_for():
         ("key", "order"),
         ("stage", "select"),
         ("slots", "dispatch"),
+        ("delay", "release"),
     ],
 )
 def test_each_role_is_known_by_its_method(method, role):
@@ -152,7 +176,10 @@ def test_each_role_is_known_by_its_method(method, role):
     [
         ("fifoo", "'fifoo'; did you mean 'fifo'?"),
         ("crosslayer", "did you mean 'cross_layer'?"),
-        ("zzz", "known: cross_layer, fifo, oldest, per_layer"),
+        (
+            "zzz",
+            "known: blind, capacity, cross_layer, easybalance, fifo, gate_temperature, ",
+        ),
         ({}, "no such name ''"),
         ({"name": "per_layr"}, "did you mean 'per_layer'?"),
         (
@@ -167,7 +194,7 @@ def test_each_role_is_known_by_its_method(method, role):
         ({"name": "cross_layer", "wait_budget": "-5ms"}, "policy.wait_budget"),
         ({"name": "cross_layer", "wait_budget": "soon"}, "policy.wait_budget"),
         ("no_such_module_x:Class", "'no_such_module_x:Class' cannot be imported"),
-        ("moesim.policy.order:Crosslayer", "cannot be imported"),
+        ("moesim.policy.cross_layer:Crosslayer", "cannot be imported"),
         ("math:pi", "policy 'math:pi'"),
         ("os:getcwd", "plays no role"),
         (":", "cannot be imported"),
@@ -206,13 +233,15 @@ def test_a_mistake_in_a_setting_is_explained(setting, message):
 
 
 def test_the_parameters_of_a_policy_are_as_a_scenario_writes_them():
-    assert policy_parameters("cross_layer") == ("knowledge", "ageing", "wait_budget")
+    first = ("knowledge", "ageing", "wait_budget", "predictor", "hit_rate", "look")
+    assert policy_parameters("cross_layer")[:6] == first
+    assert policy_parameters("easybalance") == ("n_min", "d_max", "strategy", "seed")
     assert policy_parameters("fifo") == ()
 
 
 def test_everyones_order_can_be_asked_for_a_key():
     """The protocols are met by plain objects."""
-    for name in ORDERS:
+    for name in POLICIES:
         order = make_policy(name).order
 
         assert np.ndim(getattr(order, "wait_budget_s", inf)) == 0

@@ -1,10 +1,13 @@
 """Dispatch sends a token to a slot that holds its expert, as each rule says."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moesim.policy import dispatch
 from moesim.policy.dispatch import LocalFirst, RoundRobinReplica
 from moesim.spec.placement import Placement
 
@@ -88,6 +91,49 @@ def test_round_robin_goes_by_the_place_in_the_batch(seed):
         turn = (token * top_k + choice) % len(replicas)
 
         assert slots[token, layer, choice] == replicas[turn]
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_local_first_takes_the_lowest_slot_of_its_gpu_or_its_turn(seed):
+    """The plain rule, choice by choice."""
+    placement, ids, source = random_world(seed)
+
+    slots = LocalFirst().slots(ids, source, placement)
+
+    for token, layer, choice in np.ndindex(ids.shape):
+        expert, gpu = int(ids[token, layer, choice]), int(source[token])
+        replicas = np.flatnonzero(placement.phy2log[layer] == expert)
+        mine = [slot for slot in replicas if slot // 4 == gpu]
+        expected = mine[0] if mine else replicas[gpu % len(replicas)]
+
+        assert slots[token, layer, choice] == expected
+
+
+@pytest.mark.parametrize("role", BOTH)
+@pytest.mark.parametrize("cells", [1, 7, 30, 1000])
+def test_how_many_are_handled_at_once_does_not_show(role, cells, monkeypatch):
+    """Whatever the size of a piece, and however the ids lie in memory."""
+    rng = np.random.default_rng(cells)
+    placement = random_placement(rng, 5, 9, 4, 4)
+    ids = rng.integers(0, 9, (40, 5, 3)).astype(np.uint16)
+    source = rng.integers(0, 4, 40)
+    whole = role.slots(ids, source, placement)
+    monkeypatch.setattr(dispatch, "_CELLS", cells)
+
+    assert (role.slots(ids, source, placement) == whole).all()
+    assert (role.slots(ids.T.copy().T, source, placement) == whole).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_without_a_table_the_turns_are_the_same(seed):
+    """A table that would be too large is not made, and changes nothing."""
+    placement, ids, source = random_world(seed)
+    by_table = RoundRobinReplica().slots(ids, source, placement)
+
+    with patch.object(dispatch, "MOST_ENTRIES", 0):
+        assert (RoundRobinReplica().slots(ids, source, placement) == by_table).all()
 
 
 @pytest.mark.parametrize("tokens", [1, 6, 7, 8])

@@ -69,3 +69,19 @@ def test_draws_follow_the_law_of_their_row():
         seen = np.bincount(drawn[row == number], minlength=4)
         expected = rows[number] / rows[number].sum() * seen.sum()
         assert stats.chisquare(seen, expected).pvalue > 1e-3
+
+
+def test_a_side_that_is_too_narrow_for_the_bits_is_never_taken():
+    """A share below 2**-33 of a column rounds to nothing, whatever the lower half."""
+    tables = alias_tables(np.array([[1e-12, 1.0]]))
+    bits = np.array([0, 1, 2**32 - 1, 2**63, 2**64 - 1], np.uint64)
+
+    assert (tables.draw(np.zeros(5, np.uint64), bits) == 1).all()
+
+
+def test_the_lower_half_of_a_word_is_below_the_threshold_or_not():
+    """A quarter of the first column is its own, to the last bit."""
+    tables = alias_tables(np.array([[0.125, 0.875]]))
+    bits = np.array([0, 2**30 - 1, 2**30, 2**32 - 1], np.uint64)
+
+    assert tables.draw(np.zeros(4, np.uint64), bits).tolist() == [0, 0, 1, 1]

@@ -47,7 +47,11 @@ def test_a_new_name_comes_before_its_parameters():
     """Whatever their order on the command line."""
     changes = {"routing.exponent": 0.7, "routing.name": "zipf"}
 
-    assert SCENARIO.with_(changes).routing == {"name": "zipf", "exponent": 0.7}
+    assert SCENARIO.with_(changes).routing == {
+        "name": "zipf",
+        "draw": "tokens",
+        "exponent": 0.7,
+    }
 
 
 def test_a_mapping_changes_only_the_keys_it_has():

@@ -272,3 +272,17 @@ def test_a_bad_row_of_a_trace_is_told_with_its_line(tmp_path):
 
     assert problem.line == 3
     assert "t.csv:4" in problem.message
+
+
+def test_counts_are_refused_where_they_do_not_suffice():
+    """A policy that looks at tokens, or a source whose tokens differ."""
+    text = BASE.replace("uniform", "{name: uniform, draw: counts}")
+    load_text(text, "s.yaml")
+
+    found = problems_of(text + "serving: {replica: random}\n")
+    message = found["routing.draw"].message
+    assert "chooses replicas token by token" in message
+    assert "serving.replica on line 4" in message
+
+    latent = problems_of(BASE.replace("uniform", "{name: latent, draw: counts}"))
+    assert "tokens that are all drawn alike" in latent["routing.draw"].message

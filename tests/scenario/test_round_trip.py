@@ -133,8 +133,12 @@ def test_defaults_are_written_out():
         "policy: cross_layer\nslo: mlperf/deepseek-r1\nprecision: fp8\n"
     ).resolved()
 
-    assert resolved["routing"] == {"name": "zipf", "exponent": 1.0}
-    assert resolved["policy"]["wait_budget"] == "0.005 s"
+    assert resolved["routing"] == {
+        "name": "zipf",
+        "draw": "tokens",
+        "exponent": 1.0,
+    }
+    assert resolved["policy"]["wait_budget"] == "0.05 s"
     assert resolved["slo"] == {"ttft": "2.0 s", "tpot": "0.08 s"}
     assert resolved["precision"]["kv"] == "bf16"
     assert resolved["precision"]["experts"] == "fp8"

@@ -1,5 +1,6 @@
 """A workload means the same requests whatever else happens."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moesim.errors import InputError
+from moesim.workload import lengths as lengths_module
 from moesim.workload.arrivals import BatchArrivals, ConstantArrivals, PoissonArrivals
 from moesim.workload.generate import Phases, WorkloadSpec, generate
-from moesim.workload.lengths import GeometricLength, LogLength, LognormalLength
+from moesim.workload.lengths import (
+    GeometricLength,
+    LogLength,
+    LognormalLength,
+    NormalLength,
+    UniformLength,
+)
 
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "klass")
 CLASSES = (("chat", 6.0), ("code", 3.0), ("math", 1.0))
@@ -176,3 +184,34 @@ def test_bad_workloads_are_refused_by_key(change, keys):
 def test_bad_phases_are_refused(share, length):
     with pytest.raises(InputError):
         Phases(share, length)
+
+
+LAWS = {
+    "normal": NormalLength(500, 300, 1, 900),
+    "lognormal": LognormalLength(mean=500, cv=2.0, max=4000),
+    "geometric": GeometricLength(20, 2, 60),
+    "uniform": UniformLength(3, 1000),
+}
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_drawing_in_blocks_changes_no_draw(law, monkeypatch):
+    """A million requests need little memory, and are the same requests."""
+    count = 3 * lengths_module.BLOCK + 77
+    few = law.draw(count, np.random.default_rng(5))
+    monkeypatch.setattr(lengths_module, "BLOCK", 10**9)
+    once = law.draw(count, np.random.default_rng(5))
+
+    assert (few == once).all()
+
+
+def test_a_million_requests_are_drawn_in_little_memory():
+    """17 MB are the requests themselves."""
+    spec = WorkloadSpec(10**6, PoissonArrivals(9.0), LAWS["lognormal"], LAWS["normal"])
+    tracemalloc.start()
+    requests = generate(spec, 0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(requests) == 10**6
+    assert peak < 40e6

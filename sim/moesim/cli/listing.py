@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moesim.policy.bundle import policy_parameters
-from moesim.policy.order import ORDERS
+from moesim.policy.catalogue import POLICIES, keeps_outputs
 from moesim.routing.catalogue import SOURCES
 from moesim.spec.catalogue import load_model, model_names
 from moesim.spec.hardware import gpu_names, load_gpu
@@ -65,9 +65,11 @@ def _gpus() -> dict[str, str]:
 
 def _policies() -> dict[str, str]:
     found = {}
-    for name, kind in ORDERS.items():
+    for name, kind in POLICIES.items():
         parameters = ", ".join(policy_parameters(name))
-        found[name] = first_line(kind) + (f" ({parameters})" if parameters else "")
+        said = first_line(kind) + (f" ({parameters})" if parameters else "")
+        mark = "" if keeps_outputs(name) else " [changes model outputs]"
+        found[name] = said + mark
     return found
 
 

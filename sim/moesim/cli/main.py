@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from moesim import __version__
+from moesim.cli import convert, plan
 from moesim.cli.terminal import orderly, progress, show, show_json
 from moesim.errors import InputError, Problem
 
@@ -18,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(plan.app)
+app.add_typer(convert.app)
 RESULTS = Path("results")
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (YAML file).")]
@@ -255,12 +258,13 @@ def _words(text: str) -> list[str]:
 
 def _show_run(result: Any, scenario: Any, file: str) -> None:
     from moesim.cli.screens import NOTHING_QUEUED, run_screen, saved, suggestion
-    from moesim.policy.order import ORDERS
+    from moesim.policy.catalogue import POLICIES, keeps_outputs
 
     counts = scenario.seed, scenario.replications
     show(run_screen(result.summary, result.ci95, *counts))
     if result.summary["queue_frac"]:
-        show(suggestion(file, result.summary["policy"], list(ORDERS)))
+        known = [name for name in POLICIES if keeps_outputs(name)]
+        show(suggestion(file, result.summary["policy"], known))
     else:
         show(NOTHING_QUEUED)
     show(saved(result.where, "result.json, requests.parquet, plots/*.png, ..."))

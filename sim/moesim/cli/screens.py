@@ -89,7 +89,8 @@ def run_screen(record: Record, ci95: Record, seed: int, replications: int) -> st
     ]
     lines += _counts(record)
     lines += _latencies(record, ci95)
-    lines += [banner("Experts and devices", "-"), *_devices(record), banner()]
+    lines += [banner("Experts and devices", "-"), *_devices(record)]
+    lines += [*outputs(record), banner()]
     return "\n".join([*lines, finding(record)])
 
 
@@ -155,6 +156,19 @@ def _devices(record: Record) -> list[str]:
     ]
 
 
+def outputs(record: Record) -> list[str]:
+    """Return what the policy does to what models answer; nothing if it does nothing."""
+    if record.get("model_outputs") != "changed":
+        return []
+    dropped, rerouted = (
+        percent(record[f"{name}_frac"]) for name in ("dropped", "rerouted")
+    )
+    return [
+        row("Choices dropped / rerouted", f"{dropped} / {rerouted}"),
+        f"Policy {record['policy']} changes what the model answers: not the same service.",
+    ]
+
+
 def finding(record: Record) -> str:
     """Return one sentence: where most of the time of a pass goes, if any passed."""
     shares = {part: record[f"{part}_frac"] or 0.0 for part in PARTS}
@@ -207,6 +221,13 @@ def compare_screen(comparison: Mapping[str, Any], name: str) -> str:
         "",
         *(verdict(policy, rows, comparison["baseline"]) for policy in policies),
     ]
+    changing = [
+        name
+        for name, record in comparison.get("summaries", {}).items()
+        if record.get("model_outputs") == "changed"
+    ]
+    if changing:
+        lines.append(f"Changes what the model answers: {', '.join(changing)}.")
     lines += [
         "Values are means over runs; ± is the half width of the paired interval, 95 %,",
         "Holm-corrected over all rows. Narrowing it to ±2 % would need that many runs.",

@@ -6,10 +6,11 @@ their weights and arithmetic add up. Attention cores come on top. All arrays of 
 carries the rank's figures, does a `t`-th of the heads and weights, and joins a ring
 all-reduce after attention and after a feed-forward network that is shared or dense.
 
-Axes: ``L`` MoE layers, ``G`` GPUs.
+Axes: ``L`` MoE layers, ``G`` GPUs, ``K`` kinds of layer.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -58,6 +59,15 @@ class Block:
             self.kernels + other.kernels,
         )
 
+    def __sub__(self, part: "Block") -> "Block":
+        """Return what is left without a part of it."""
+        return Block(
+            self.weights - part.weights,
+            self.width - part.width,
+            self.products - part.products,
+            self.kernels - part.kernels,
+        )
+
 
 NOTHING = Block(0.0, 0.0, 0, 0)
 
@@ -75,27 +85,48 @@ def attention_times(load: PassLoad, system: System) -> tuple[Floats, Floats, Flo
     tail : (G,) array of float
         After the last MoE layer: dense layers, final norm and LM head.
     """
-    shape = _layers(system.model)
+    attention, useful, tail = times_by_kind(load, system)
+    kind = kinds_of_layer(system.model)
+    return attention[kind], useful[kind], tail
+
+
+def kinds_of_layer(model: ModelSpec) -> Ints:
+    """Return ``(L,)``: the row of `times_by_kind` that holds for each MoE layer."""
+    return layers_of(model).kind[:-1]
+
+
+def times_by_kind(load: PassLoad, system: System) -> tuple[Floats, Floats, Floats]:
+    """Return `attention_times` with a row for each kind of layer: ``(K, G)``."""
+    layers = layers_of(system.model)
     rows = np.maximum(load.tokens + load.padding, 1)
-    spent = _walk(rows, load, system, shape)
-    useful = np.where(load.tokens > 0, _walk(load.tokens, load, system, shape), 0.0)
+    spent = _walk(rows, load, system, layers)
+    useful = spent
+    if not np.array_equal(rows, load.tokens):
+        real = _walk(load.tokens, load, system, layers)
+        useful = np.where(load.tokens > 0, real, 0.0)
     speeds = system.topology.speeds
-    attention = spent[:-1] / speeds
-    tail = (spent[-1] + _head(load.sequences, system)) / speeds
-    return attention, useful[:-1] / speeds, tail
+    tail = (spent[layers.kind[-1]] + _head(load.sequences, system)) / speeds
+    return spent / speeds, useful / speeds, tail
 
 
 @dataclass(frozen=True, slots=True)
-class _Layers:
-    """Transformer layers up to each MoE layer, and after the last: ``(L + 1, 1)``."""
+class Layers:
+    """Transformer layers up to a MoE layer, or after the last: ``(K, 1)`` by kind.
 
+    Most MoE layers are alike; `kind` is ``(L + 1,)``. `back` is whether the last of the
+    layers looks back a window only.
+    """
+
+    kind: Ints
     all: Ints
     windowed: Ints
     dense: Ints
     moe: Ints
+    back: Ints
 
 
-def _layers(model: ModelSpec) -> _Layers:
+@lru_cache(16)
+def layers_of(model: ModelSpec) -> Layers:
     """Return how the transformer's layers divide over the MoE layers."""
     moe_layers = np.array(model.moe_layers)
     size = len(moe_layers) + 1
@@ -103,23 +134,27 @@ def _layers(model: ModelSpec) -> _Layers:
     total = np.bincount(step, minlength=size)
     windowed = np.bincount(step[~np.array(model.full_attention)], minlength=size)
     moe = (np.arange(size) < len(moe_layers)).astype(np.int64)
-    return _Layers(*(count[:, None] for count in (total, windowed, total - moe, moe)))
+    back = np.zeros(size, np.int64)
+    back[step] = ~np.array(model.full_attention)
+    counts = np.stack([total, windowed, total - moe, moe, back])
+    kinds, kind = np.unique(counts, axis=1, return_inverse=True)
+    return Layers(kind, *kinds[:, :, None])
 
 
-def _walk(rows: Ints, load: PassLoad, system: System, layers: _Layers) -> Floats:
-    """Return ``(L + 1, G)``: seconds up to each MoE layer and after the last."""
+def _walk(rows: Ints, load: PassLoad, system: System, layers: Layers) -> Floats:
+    """Return ``(K, G)``: seconds up to a MoE layer, or after the last, by kind."""
     model, parts = system.model, system.tensor_parallel
-    projections = block_time(rows, _projections(model, parts), system)
+    around = block_time(rows, projections(model, parts), system)
     core = core_time(load.attended, load.kv_read, system)
-    back = core_time(*_windowed(load, model.attention.window), system)
-    reduce = _all_reduce(rows, system)
-    dense = block_time(rows, _feed_forward(model, model.dense_width, parts), system)
-    gate = block_time(rows, _gate(model, parts), system)
+    back = core_time(*windowed(load, model.attention.window), system)
+    reduce = all_reduce(rows, system)
+    dense = block_time(rows, feed_forward(model, model.dense_width, parts), system)
+    routing = block_time(rows, gate(model, parts), system)
     return (
-        layers.all * (projections + core + reduce)
+        layers.all * (around + core + reduce)
         + layers.windowed * (back - core)
         + layers.dense * (dense + reduce)
-        + layers.moe * (gate + reduce * bool(model.shared_width))
+        + layers.moe * (routing + reduce * bool(model.shared_width))
     )
 
 
@@ -136,7 +171,7 @@ def block_time(rows: Ints, block: Block, system: System) -> Floats:
     return np.maximum(arithmetic, moved / gpu.memory_rate) + launches * gpu.launch_s
 
 
-def _projections(model: ModelSpec, parts: int) -> Block:
+def projections(model: ModelSpec, parts: int) -> Block:
     """Return the products around one attention core, and the two norms of a layer."""
     spec, hidden = model.attention, model.hidden
     weights = attention_parameters(hidden, spec, parts)
@@ -152,15 +187,18 @@ def _projections(model: ModelSpec, parts: int) -> Block:
     return Block(weights, width + 4.0 * hidden, 5 if spec.q_rank else 4, 3)
 
 
-def _gate(model: ModelSpec, parts: int) -> Block:
+def gate(model: ModelSpec, parts: int) -> Block:
     """Return the router of a MoE layer (scores and top-k) and its shared experts."""
-    scores = Block(
-        model.hidden * model.experts, float(model.hidden + 2 * model.experts), 1, 1
-    )
-    return scores + _feed_forward(model, model.shared_width, parts)
+    return router(model) + feed_forward(model, model.shared_width, parts)
 
 
-def _feed_forward(model: ModelSpec, width: int, parts: int) -> Block:
+def router(model: ModelSpec) -> Block:
+    """Return scores and top-k of a MoE layer."""
+    width = float(model.hidden + 2 * model.experts)
+    return Block(model.hidden * model.experts, width, 1, 1)
+
+
+def feed_forward(model: ModelSpec, width: int, parts: int) -> Block:
     """Return a gated feed-forward network of that inner width."""
     if not width:
         return NOTHING
@@ -176,7 +214,7 @@ def _head(sequences: Ints, system: System) -> Floats:
     return np.where(sequences > 0, block_time(sequences, block, system), 0.0)
 
 
-def _windowed(load: PassLoad, window: int) -> tuple[Ints, Ints]:
+def windowed(load: PassLoad, window: int) -> tuple[Ints, Ints]:
     """Return `attended` and `kv_read` of a layer that looks back `window` tokens.
 
     Only sums are known, so the cap is applied to the mean context: exact when every
@@ -227,7 +265,7 @@ def _kv_heads(spec: AttentionSpec, parts: int) -> float:
     return max(spec.kv_heads / parts, 1.0)
 
 
-def _all_reduce(rows: Ints, system: System) -> Floats:
+def all_reduce(rows: Ints, system: System) -> Floats:
     """Return the seconds of a ring all-reduce of the rows' hidden vectors in a rank."""
     parts, gpu = system.tensor_parallel, system.topology.gpu
     if parts == 1:

@@ -8,9 +8,10 @@ buffers. Bytes are of one GPU throughout.
 from dataclasses import dataclass
 from typing import TypeVar
 
+from moesim.cost.buffers import Case, activation_bytes, exchange_bytes
+from moesim.cost.weights import experts_bytes, resident_bytes
 from moesim.errors import InputError, Problem
 from moesim.spec.model import AttentionSpec, ModelSpec
-from moesim.spec.parameters import attention_parameters
 from moesim.spec.serving import ServingSpec
 from moesim.spec.system import BYTES, System
 from moesim.types import Ints
@@ -18,12 +19,6 @@ from moesim.units import format_binary_bytes
 
 Tokens = TypeVar("Tokens", int, Ints)
 """A number of tokens, or an array of them."""
-WIDE = 2.0
-"""Bytes of an element of what quantised checkpoints leave in 16 bits: vocabulary
-matrices and routers (``modules_to_not_convert`` of gpt-oss and MiniMax)."""
-LOW_LATENCY_TOKENS = 256
-"""Tokens a rank hands to a low-latency kernel at a time; more go in several rounds, as
-in vLLM (``VLLM_MOE_DP_CHUNK_SIZE``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +33,8 @@ class MemoryBudget:
         Weights that every rank has, and routed experts in this GPU's slots.
     buffer_bytes, workspace_bytes, reserve_bytes : float
         Communication buffers, activations, and what the user sets aside.
+    staging_bytes : float
+        Where experts arrive that move while the instance serves.
     """
 
     hbm_bytes: float
@@ -47,6 +44,7 @@ class MemoryBudget:
     buffer_bytes: float
     workspace_bytes: float
     reserve_bytes: float
+    staging_bytes: float = 0.0
 
     @property
     def free_bytes(self) -> float:
@@ -62,6 +60,7 @@ class MemoryBudget:
             "all-to-all buffers": self.buffer_bytes,
             "activations": self.workspace_bytes,
             "reserve": self.reserve_bytes,
+            "experts on the move": self.staging_bytes,
         }
 
     def __str__(self) -> str:
@@ -95,6 +94,20 @@ def kv_bytes_per_token(
     return float(model.layers * width * element_bytes)
 
 
+def rule_of_thumb_kv_bytes(model: ModelSpec, element_bytes: float) -> float:
+    """Return the often-quoted ``2 x layers x hidden x bytes`` of a token.
+
+    It is right where every query head has a key and a value of its own and all heads
+    together are as wide as the model: multi-head attention. With grouped queries it is
+    ``heads / kv_heads`` times too much and more, with latents far more.
+
+    >>> from moesim.spec.catalogue import load_model
+    >>> rule_of_thumb_kv_bytes(load_model("mixtral-8x7b"), 2)  # four times too much
+    524288.0
+    """
+    return 2.0 * model.layers * model.hidden * element_bytes
+
+
 def _kv_elements(attention: AttentionSpec, tensor_parallel: int) -> int:
     """Return the cached elements of a token and layer on one GPU."""
     if attention.kind == "mla":
@@ -112,66 +125,20 @@ def blocks_for(tokens: Tokens, block_size: int) -> Tokens:
     return -(-tokens // block_size)
 
 
-def resident_bytes(system: System) -> float:
-    """Return the weights each GPU has whatever experts it holds.
-
-    Attention, dense layers, shared experts and vocabulary matrices are there once per
-    data-parallel rank, split among its tensor-parallel GPUs; routers are whole on each.
-    """
-    model, split = system.model, system.tensor_parallel
-    attention = attention_parameters(model.hidden, model.attention, split)
-    inner = model.dense_layer_count * -(-model.dense_width // split)
-    inner += model.moe_layer_count * -(-model.shared_width // split)
-    quantised = model.layers * (attention + 2 * model.hidden) + 3 * model.hidden * inner
-    matrices = 1 if model.tied_embeddings else 2
-    wide = matrices * -(-model.vocab // split) * model.hidden
-    wide += model.moe_layer_count * model.hidden * model.experts
-    return quantised * BYTES[system.precision.weights] + wide * WIDE
-
-
-def experts_bytes(system: System) -> float:
-    """Return the routed experts in one GPU's slots of all layers, copies included."""
-    model = system.model
-    slots = system.placement.slots_per_gpu * model.moe_layer_count
-    return slots * model.expert_parameters * BYTES[system.precision.experts]
-
-
-def expert_workspace_bytes(model: ModelSpec, pairs: float) -> float:
-    """Return the activations of one MoE layer for `pairs` (token, expert) pairs.
-
-    Two buffers of 16-bit elements are alive together: input or down projection, and
-    both halves of the gate. Source: vLLM's fused MoE, as tabulated in its pull request
-    57270.
-
-    >>> from moesim.spec.catalogue import load_model
-    >>> expert_workspace_bytes(load_model("glm-4.5"), 1) / 1024
-    20.0
-    """
-    hidden, inner = model.hidden, model.expert_width
-    return pairs * WIDE * (max(inner, hidden) + max(2 * inner, hidden))
-
-
-def low_latency_buffer_bytes(model: ModelSpec, slots: int, tokens: int) -> float:
-    """Return what DeepEP's low-latency kernels reserve for `tokens` tokens of a rank.
-
-    Dispatch and combine, each double-buffered, of every slot of a layer, with 16 bytes
-    of header a row. Source: what DeepEP asks for, 2116 MB for 288 slots,
-    128 tokens and a width of 7168 in its issue 28.
-    """
-    return 4.0 * slots * tokens * (2 * model.hidden + 16)
-
-
 def memory_budget(
     system: System,
     serving: ServingSpec,
     utilization: float = 0.9,
     reserve_bytes: float = 0.0,
+    case: Case = "balanced",
+    staging_bytes: float = 0.0,
 ) -> MemoryBudget:
     """Return where the memory of each GPU goes.
 
-    Activations are those of a full micro-batch with evenly spread experts, once per
-    micro-batch in flight, and the logits of a full batch in 32 bits. Nothing is left
-    for a hot GPU: reserve more when routing is skewed.
+    Activations and the rows that dispatch and combine move are those of a full
+    micro-batch, once per micro-batch in flight, and the logits of a full batch in 32
+    bits. With evenly spread experts nothing is left for a hot GPU: reserve more, or
+    plan for another case, when routing is skewed.
 
     Parameters
     ----------
@@ -179,25 +146,32 @@ def memory_budget(
         Share of device memory the engine may use (vLLM's ``gpu_memory_utilization``).
     reserve_bytes : float
         Set aside beside what is computed here, such as CUDA graphs.
+    case : {"balanced", "expected", "worst"}
+        How tokens are spread over GPUs.
+    staging_bytes : float
+        Of a buffer for experts that move (`relocation.staging_bytes`).
     """
-    model, gpus = system.model, system.topology.gpus
-    tokens = serving.max_num_batched_tokens
-    pairs = system.ranks * tokens * model.top_k / gpus
-    logits = 4.0 * serving.max_num_seqs * model.vocab / system.tensor_parallel
-    workspace = serving.max_in_flight * expert_workspace_bytes(model, pairs) + logits
-    slots = system.placement.slots_per_gpu * gpus
-    at_once = min(tokens, LOW_LATENCY_TOKENS)
+    tokens, flights = serving.max_num_batched_tokens, serving.max_in_flight
+    buffers = exchange_bytes(system, tokens, case)
+    if system.dispatch == "normal":
+        buffers *= flights
     hbm_bytes = system.topology.gpu.hbm_bytes
-    has_buffer = system.dispatch == "low_latency"
+    activations = flights * activation_bytes(system, tokens, case)
     return MemoryBudget(
         hbm_bytes=hbm_bytes,
         usable_bytes=hbm_bytes * utilization,
         resident_bytes=resident_bytes(system),
         experts_bytes=experts_bytes(system),
-        buffer_bytes=low_latency_buffer_bytes(model, slots, at_once) * has_buffer,
-        workspace_bytes=workspace,
+        buffer_bytes=buffers,
+        workspace_bytes=activations + logits_bytes(system, serving),
         reserve_bytes=reserve_bytes,
+        staging_bytes=staging_bytes,
     )
+
+
+def logits_bytes(system: System, serving: ServingSpec) -> float:
+    """Return the logits of a full batch, in 32 bits, on one GPU of a rank."""
+    return 4.0 * serving.max_num_seqs * system.model.vocab / system.tensor_parallel
 
 
 def kv_capacity_blocks(
@@ -205,6 +179,8 @@ def kv_capacity_blocks(
     serving: ServingSpec,
     utilization: float = 0.9,
     reserve_bytes: float = 0.0,
+    case: Case = "balanced",
+    staging_bytes: float = 0.0,
 ) -> int:
     """Return the KV blocks of each data-parallel rank: what is left holds so many.
 
@@ -214,7 +190,7 @@ def kv_capacity_blocks(
 
     Parameters
     ----------
-    utilization, reserve_bytes : float
+    utilization, reserve_bytes, case, staging_bytes
         As in `memory_budget`.
 
     Raises
@@ -222,7 +198,9 @@ def kv_capacity_blocks(
     InputError
         The weights do not fit, or leave room for no block; the arithmetic is shown.
     """
-    budget = memory_budget(system, serving, utilization, reserve_bytes)
+    budget = memory_budget(
+        system, serving, utilization, reserve_bytes, case, staging_bytes
+    )
     free, block = budget.free_bytes, serving.block_size
     blocks = int(free // (block * _layer_bytes(system) * system.model.layers))
     if system.model.attention.window_every:

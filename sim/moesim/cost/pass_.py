@@ -4,13 +4,19 @@ Axes: ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs, ``P`` phases (dispatch
 combine), ``C`` port classes (NVLink, NIC).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from moesim.types import Floats, Ints
 
 DISPATCH, COMBINE = 0, 1
 """Phases of an all-to-all, the axis ``P``."""
 PHASES = ("dispatch", "combine")
+NO_CHOICES: Ints = np.zeros((1, 1), np.int64)
+"""What stands for choices of experts that were dropped, or rerouted, where none are."""
+NO_PART: Floats = np.zeros((0, 0))
+"""What stands for a part of attention that is not cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,12 @@ class PassCost:
         Dense layers after the last MoE layer, final norm and LM head.
     latency : (C,) array of float
         Fixed time of a phase on each port class.
+    shared : (L, G) array of float
+        The part of `attention` that runs while dispatch is on the wire, its shared
+        experts; empty where nothing does.
+    core : (L, G) array of float
+        The part of `attention` that is a second job before dispatch; empty where it is
+        one job.
     """
 
     attention: Floats
@@ -72,3 +84,5 @@ class PassCost:
     rx: Floats
     tail: Floats
     latency: Floats
+    shared: Floats = field(default_factory=lambda: NO_PART)
+    core: Floats = field(default_factory=lambda: NO_PART)

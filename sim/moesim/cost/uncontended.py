@@ -16,15 +16,24 @@ def uncontended_seconds(cost: PassCost) -> float:
     """Return the seconds from admitting a pass to its end on the last GPU.
 
     Per layer: attention, dispatch, the GPU's expert jobs one after the other, combine.
+    Shared experts that overlap dispatch run on the GPU from its start, ahead of the
+    experts.
     """
+    shared = cost.shared if cost.shared.size else np.zeros_like(cost.attention)
     ready = np.zeros(cost.attention.shape[1])
     for layer, attention in enumerate(cost.attention):
-        for phase, work in (
-            (DISPATCH, attention),
-            (COMBINE, cost.experts[layer].sum(axis=0)),
-        ):
-            tx, rx = cost.tx[layer, phase], cost.rx[layer, phase]
-            ready = _exchange(ready + work, tx, rx, cost.latency)
+        there, back = (
+            (cost.tx[layer, phase], cost.rx[layer, phase], cost.latency)
+            for phase in (DISPATCH, COMBINE)
+        )
+        posted, work = (
+            ready + attention - shared[layer],
+            cost.experts[layer].sum(axis=0),
+        )
+        done = posted + shared[layer]
+        arrived = _exchange(posted, *there)
+        computed = np.where(work > 0, np.maximum(arrived, done) + work, arrived)
+        ready = np.maximum(_exchange(computed, *back), done)
     return float((ready + cost.tail).max())
 
 

@@ -18,8 +18,8 @@ from moesim.engine.array_fifo import FifoQueues
 from moesim.engine.array_keys import KeyedQueues
 from moesim.engine.array_waits import waits_of
 from moesim.engine.array_walk import FAR, Walk
-from moesim.engine.clock import Clock
-from moesim.engine.microbatch import MicroBatch, budget_ticks
+from moesim.engine.clock import TELL, Clock
+from moesim.engine.microbatch import MicroBatch
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.order import Fifo
@@ -49,6 +49,24 @@ def refusal(policy: Policy) -> str:
     return ""
 
 
+def kernels_refusal(system: System) -> str:
+    """Return which kernels the array engine does not play, or nothing.
+
+    It takes an all-to-all for a barrier of all that a GPU does; a job beside it is none
+    of its segments.
+    """
+    if system.shared_experts == "overlapped":
+        return "kernels.shared_experts is overlapped"
+    if system.attention == "split":
+        return "kernels.attention is split"
+    return ""
+
+
+def has_keys(policy: Policy) -> bool:
+    """Tell whether a GPU may serve a job before one that came earlier."""
+    return type(policy.order) is not Fifo and policy.wait_budget_s > 0
+
+
 class ArrayEngine:
     """Queued coupling, one step a barrier.
 
@@ -65,10 +83,11 @@ class ArrayEngine:
         self.recorder = recorder
         self.parting = False
         self.queues: Queues = FifoQueues(ports, gpus)
-        if type(policy.order) is not Fifo and budget_ticks(policy.wait_budget_s):
+        if has_keys(policy):
             self.parting = system.experts == "per_expert"
             self.queues = KeyedQueues(ports, gpus, policy)
         self.walks: list[Walk] = []
+        self.ended: list[Walk] = []
         self.due = NEVER_DUE
         self.receiving: list[Ints] = list(np.zeros((ports, gpus), np.int64))
         self.instant = np.array(0)
@@ -168,9 +187,17 @@ class ArrayEngine:
 
     def _end(self, walk: Walk) -> None:
         self.walks.remove(walk)
-        self.recorder.end_pass(walk.record())
-        self.recorder.waits.extend(*waits_of(walk, self.system.experts))
-        walk.on_done(walk.batch)
+        if not self.ended:
+            self.clock.settle(TELL, self._tell)
+        self.ended.append(walk)
+
+    def _tell(self, _: Event) -> None:
+        ended, self.ended = sorted(self.ended, key=_number), []
+        for walk in ended:
+            self.recorder.end_pass(walk.record())
+            waits = self.recorder.waits_of(walk.number)
+            waits.extend(*waits_of(walk, self.system.experts))
+            walk.on_done(walk.batch)
 
 
 def _number(walk: Walk) -> int:

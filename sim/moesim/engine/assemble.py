@@ -1,68 +1,67 @@
 """From the tokens of a pass to a priced micro-batch: gate, dispatch, count, price.
 
-Axes: ``M`` requests of the pass, ``T`` tokens, ``L`` MoE layers, ``k`` experts of a
-token, ``G`` GPUs, ``R`` data-parallel ranks.
+Axes: ``M`` requests of the pass, ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs,
+``R`` data-parallel ranks, ``C`` port classes.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
-from moesim.cost.exchange import copies, slot_counts, traffic
+from moesim.cost.exchange import ExchangeLoad
 from moesim.cost.pass_ import PassLoad
-from moesim.cost.price import copy_bytes, price
+from moesim.cost.price import copy_bytes
 from moesim.engine.clock import PS_PER_S
-from moesim.engine.microbatch import MicroBatch, quantise
-from moesim.errors import InputError
+from moesim.engine.counted_load import CountedLoad
+from moesim.engine.draft import Draft, on_gpus, sources
+from moesim.engine.microbatch import MicroBatch
+from moesim.engine.tariff import Tariff
+from moesim.engine.token_load import TokenLoad, keys_of
 from moesim.policy.bundle import Policy
-from moesim.policy.dispatch import DISPATCHES
-from moesim.policy.predict import GlobalPopularity, guess_for
-from moesim.routing.source import RoutingSource, TokenKeys
+from moesim.policy.outlook import Outlook
+from moesim.policy.predict import guess_for
+from moesim.routing.source import RoutingSource
 from moesim.spec.placement import Placement
 from moesim.spec.system import System
-from moesim.types import Floats, Ids, Ints
+from moesim.types import Floats, Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What the instance has decided to run: ``(M,)`` columns.
+class Loads(Protocol):
+    """Where the load of a pass comes from: from its tokens, or from their number."""
 
-    Parameters
-    ----------
-    number, now : int
-        Number of the micro-batch, and the time.
-    oldest_arrival_s : float
-        When its oldest request arrived.
-    requests, rank, klass : (M,) arrays of int
-        Who, on which data-parallel rank, of what class.
-    start, chunk : (M,) arrays of int
-        First position computed in this pass, and how many.
-    samples : (M,) array of int
-        1 where the pass ends with a new token, else 0.
-    padding : (R,) array of int
-        Rows added to each rank.
-    """
-
-    number: int
-    now: int
-    oldest_arrival_s: float
-    requests: Ints
-    rank: Ints
-    klass: Ints
-    start: Ints
-    chunk: Ints
-    samples: Ints
-    padding: Ints
+    def load(self, draft: Draft, padding: Ints) -> tuple[ExchangeLoad, Ints]:
+        """Return the load, and the ``(L, S, G)`` part of its slots that is padding."""
+        ...
 
 
 class Assembler:
     """Prices the drafts of one instance."""
 
-    def __init__(self, system: System, source: RoutingSource, policy: Policy) -> None:
+    def __init__(
+        self,
+        system: System,
+        source: RoutingSource,
+        policy: Policy,
+        outlook: Outlook | None = None,
+    ) -> None:
+        counted = getattr(source, "draw", "tokens") == "counts"
+        self.outlook = outlook or Outlook(system, source, policy.foresight)
         self.system = system
-        self.source = source
         self.policy = policy
-        self.popularity = GlobalPopularity(system)
+        self.source = source
+        self.loads: Loads = (CountedLoad if counted else TokenLoad)(
+            system, self.outlook.watched(source), policy
+        )
+        self.tariff = Tariff(system)
+
+    def place(self, placement: Placement) -> None:
+        """Route tokens to experts where they are from now on."""
+        # Counts are refused where experts move.
+        assert isinstance(self.loads, TokenLoad)
+        self.system = replace(self.system, placement=placement)
+        self.loads = replace(self.loads, system=self.system)
+        self.outlook.place(self.system)
 
     def assemble(self, draft: Draft, routed_padding: Ints) -> MicroBatch:
         """Return the micro-batch of a draft, routed and priced.
@@ -76,18 +75,18 @@ class Assembler:
             engine has that known fault.
         """
         system = self.system
-        real = sources(draft.rank, draft.chunk, system)
-        fake = sources(np.arange(system.ranks), routed_padding, system)
-        ids = np.concatenate([self.source.route(keys_of(draft)), self._fake(len(fake))])
-        source = np.concatenate([real, fake])
-        slots = checked_slots(self.policy, ids, source, system.placement)
-        load = self._load(draft, slots, source)
-        cost = quantise(price(load, system))
-        experts_s = cost.experts.sum(axis=1) / PS_PER_S
+        exchange, fake = self.loads.load(draft, routed_padding)
+        load = pass_load(draft, exchange, system)
+        cost = self.tariff.price(load)
+        truth_s = cost.experts.sum(axis=1) / PS_PER_S
+        guess_s = self._guess(truth_s, draft)
+        now_s = draft.now / PS_PER_S
+        road = self.outlook.road(now_s)
+        belief = np.stack([truth_s, guess_s])
+        self.outlook.depart(draft.number, load.slots - fake, belief, now_s)
         row_bytes = copy_bytes(system)[:, None, None]
-        hops = traffic(slots, source, system).sum(axis=0)
+        hops = exchange.traffic.sum(axis=0)
         tx, rx = load.tx.sum(axis=0), load.rx.sum(axis=0)
-        gpus = system.topology.gpus
         return MicroBatch(
             number=draft.number,
             admitted=draft.now,
@@ -96,87 +95,47 @@ class Assembler:
             oldest_arrival_s=draft.oldest_arrival_s,
             load=load,
             cost=cost,
-            source_tokens=np.bincount(real, minlength=gpus),
-            source_padding=np.bincount(
-                sources(np.arange(system.ranks), draft.padding, system), minlength=gpus
-            ),
-            padding_slots=slot_counts(slots[len(real) :], system),
+            source_tokens=_rows(draft.rank, draft.chunk, system),
+            source_padding=_rows(np.arange(system.ranks), draft.padding, system),
+            padding_slots=fake,
             sent=row_bytes * np.stack([tx, rx]),
             received=row_bytes * np.stack([rx, tx]),
             traffic=row_bytes * np.stack([hops, hops.T]),
-            experts_s=experts_s,
-            guess_s=self._guess(experts_s, int(draft.chunk.sum())),
+            experts_s=guess_s if self.policy.knowledge == "counts" else truth_s,
+            guess_s=guess_s,
+            decoding=bool((draft.chunk == 1).all() and draft.start.all()),
+            road=road,
+            dropped=exchange.dropped,
+            rerouted=exchange.rerouted,
         )
 
-    def _fake(self, rows: int) -> Ids:
-        top_k = self.system.model.top_k
-        shape = (rows, self.source.layers, top_k)
-        return np.broadcast_to(np.arange(top_k, dtype=np.uint16), shape)
-
-    def _guess(self, experts_s: Floats, tokens: int) -> Floats:
+    def _guess(self, truth_s: Floats, draft: Draft) -> Floats:
         knowledge = self.policy.knowledge
-        predicted = self.popularity.expect(tokens) if knowledge == "predicted" else None
-        return guess_for(knowledge, experts_s, predicted)
-
-    def _load(self, draft: Draft, slots: Ints, source: Ints) -> PassLoad:
-        system = self.system
-        context = draft.start + draft.chunk
-        pairs = draft.chunk * draft.start + draft.chunk * (draft.chunk + 1) // 2
-        tx, rx = copies(slots, source, system)
-        return PassLoad(
-            tokens=on_gpus(draft.rank, draft.chunk, system),
-            padding=np.repeat(draft.padding, system.tensor_parallel),
-            sequences=on_gpus(draft.rank, draft.samples, system),
-            attended=on_gpus(draft.rank, pairs, system),
-            kv_read=on_gpus(draft.rank, context, system),
-            slots=slot_counts(slots, system),
-            tx=tx,
-            rx=rx,
-        )
+        predicted = None
+        if knowledge in ("counts", "predicted"):
+            predicted = self.outlook.guess(keys_of(draft))
+        return guess_for(knowledge, truth_s, predicted)
 
 
-def checked_slots(policy: Policy, ids: Ids, source: Ints, placement: Placement) -> Ints:
-    """Return the slots that the policy's dispatch role chooses.
-
-    Raises
-    ------
-    InputError
-        A role of the user's own gives anything but a slot of the wanted expert.
-    """
-    slots = policy.dispatch.slots(ids, source, placement)
-    if type(policy.dispatch) in DISPATCHES.values():
-        return slots
-    slots = np.asarray(slots)
-    good = slots.shape == ids.shape and slots.dtype.kind in "iu"
-    if good and slots.size:
-        good = bool((slots >= 0).all() and (slots < placement.phy2log.shape[1]).all())
-        layer = np.arange(ids.shape[1])[None, :, None]
-        good = good and bool((placement.phy2log[layer, slots] == ids).all())
-    if not good:
-        message = f"policy {policy.name!r}: slots() must give a slot of each wanted "
-        raise InputError(message + f"expert, whole numbers of shape {ids.shape}")
-    return slots
-
-
-def keys_of(draft: Draft) -> TokenKeys:
-    """Return the ``T`` tokens of a draft, request by request."""
-    first = np.cumsum(draft.chunk) - draft.chunk
-    offset = np.arange(int(draft.chunk.sum())) - np.repeat(first, draft.chunk)
-    return TokenKeys(
-        request=np.repeat(draft.requests, draft.chunk),
-        klass=np.repeat(draft.klass, draft.chunk),
-        position=np.repeat(draft.start, draft.chunk) + offset,
+def pass_load(draft: Draft, exchange: ExchangeLoad, system: System) -> PassLoad:
+    """Return all that a pass asks of each GPU."""
+    context = draft.start + draft.chunk
+    pairs = draft.chunk * draft.start + draft.chunk * (draft.chunk + 1) // 2
+    return PassLoad(
+        tokens=on_gpus(draft.rank, draft.chunk, system),
+        padding=np.repeat(draft.padding, system.tensor_parallel),
+        sequences=on_gpus(draft.rank, draft.samples, system),
+        attended=on_gpus(draft.rank, pairs, system),
+        kv_read=on_gpus(draft.rank, context, system),
+        slots=exchange.slots,
+        tx=exchange.tx,
+        rx=exchange.rx,
     )
 
 
-def sources(rank: Ints, rows: Ints, system: System) -> Ints:
-    """Return the GPU at which each row enters: dealt to its rank's GPUs in turn."""
-    of_rank = np.repeat(rank, rows)
-    turn = np.arange(len(of_rank)) % system.tensor_parallel
-    return of_rank * system.tensor_parallel + turn
-
-
-def on_gpus(rank: Ints, amount: Ints, system: System) -> Ints:
-    """Return ``(G,)``: each rank's total amount, on every GPU of the rank."""
-    total = np.bincount(rank, amount, system.ranks).astype(np.int64)
-    return np.repeat(total, system.tensor_parallel)
+def _rows(rank: Ints, rows: Ints, system: System) -> Ints:
+    """Return ``(G,)``: how many rows enter the pass at each GPU."""
+    if system.tensor_parallel == 1:
+        return on_gpus(rank, rows, system)
+    gpus = system.topology.gpus
+    return np.bincount(sources(rank, rows, system), minlength=gpus)

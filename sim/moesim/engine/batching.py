@@ -5,64 +5,63 @@ ones (whose keys and values are cached). A pass computes some of the difference;
 it computes all of it, the request gains a token. Prefill, chunked prefill, decode and
 recomputing after a preemption are all this one rule.
 
+What runs is drafted for all ranks at once; Python looks at single requests only as they
+come in, and on ranks whose KV pool runs out.
+
 Axes: ``N`` requests, ``R`` data-parallel ranks, ``M`` requests of a pass.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from numpy.typing import NDArray
 
-from moesim.engine.assemble import Draft
 from moesim.engine.clock import PS_PER_S
+from moesim.engine.draft import Draft
 from moesim.engine.pool import KvPool
-from moesim.errors import InputError
-from moesim.policy.view import Compose, RankView, View, WaitingView
+from moesim.engine.seats import GONE, GROUND, Seated, Seats
+from moesim.engine.waiting import Room, Waiting
+from moesim.measure.columns import NEVER, RequestColumns
+from moesim.policy.view import Compose, RankView
 from moesim.spec.serving import ServingSpec
-from moesim.types import Floats, Ints
-from moesim.workload.requests import Requests
+from moesim.types import Ints
 
-WINDOW = 256
-"""How many of a rank's waiting requests the compose role sees."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """A request of the next pass, and how many of its tokens run."""
-
-    request: int
-    chunk: int
+MOST_PREEMPTIONS = 2**16 - 1
+"""A request's preemptions are counted up to here."""
 
 
 class Batcher:
-    """The requests of one instance, waiting and running, and their KV blocks."""
+    """The requests of one instance, waiting and running, and their KV blocks.
 
-    def __init__(self, requests: Requests, serving: ServingSpec, ranks: int) -> None:
-        count = len(requests)
-        self.requests = requests
+    Parameters
+    ----------
+    rows : RequestColumns
+        State of every request; ranks, tokens made and preemptions are kept there.
+    serving : ServingSpec
+        The limits.
+    ranks : int
+        ``R``.
+    """
+
+    def __init__(self, rows: RequestColumns, serving: ServingSpec, ranks: int) -> None:
+        self.rows = rows
+        self.requests = rows.requests
         self.serving = serving
         self.ranks = ranks
-        self.outputs = requests.output_tokens.copy()
+        self.outputs: NDArray[np.integer] = self.requests.output_tokens
         if serving.mode == "prefill_only":
-            self.outputs[:] = 1
-        self.known: Ints = requests.input_tokens.copy()
-        self.computed: Ints = np.zeros(count, np.int64)
-        self.rank: Ints = np.zeros(count, np.int64)
-        self.arrived_s: Floats = np.zeros(count)
-        self.flying = np.zeros(count, bool)
-        self.preemptions: Ints = np.zeros(count, np.int64)
-        self.put_back_s: Floats = np.full(ranks, -1.0)
-        self.waiting: list[list[int]] = [[] for _ in range(ranks)]
-        self.running: list[list[int]] = [[] for _ in range(ranks)]
-        self.cohort: list[list[int]] = [[] for _ in range(ranks)]
+            self.outputs = np.broadcast_to(np.int32(1), len(self.requests))
+        self.seats = Seats()
+        self.running: Ints = np.zeros(ranks, np.int64)
+        cohort = serving.max_num_seqs if serving.mode == "static" else 0
+        self.waiting = Waiting(rows, ranks, cohort)
+        self.put_back: Ints = np.full(ranks, NEVER)
         self.ghosts: Ints = np.zeros(ranks, np.int64)
         self.outstanding: Ints = np.zeros(ranks, np.int64)
-        self.pool = KvPool(ranks, count, serving.kv_blocks, serving.block_size)
+        self.pool = KvPool(ranks, serving.kv_blocks, serving.block_size)
 
     def refusal(self, request: int) -> str:
         """Return why a request can never be served, or nothing."""
         prompt = int(self.requests.input_tokens[request])
-        whole = prompt + int(self.outputs[request]) - 1
-        blocks = self.pool.blocks_for(whole)
+        blocks = self.pool.blocks_for(prompt + int(self.outputs[request]) - 1)
         if blocks > self.pool.blocks:
             return f"needs {blocks} KV blocks, a rank holds {self.pool.blocks}"
         limit = self.serving.max_num_batched_tokens
@@ -72,198 +71,227 @@ class Batcher:
 
     def enqueue(self, request: int, rank: int, now: int) -> None:
         """Let a request wait at a rank from now on."""
-        self.rank[request] = rank
-        self.arrived_s[request] = now / PS_PER_S
-        self.outstanding[rank] += self._left(request)
-        self.waiting[rank].append(request)
+        self.rows.rank[request] = rank
+        self.rows.arrival[request] = now
+        prompt, output = self.requests.input_tokens[request], self.outputs[request]
+        self.outstanding[rank] += int(prompt) + int(output) - 1
+        self.waiting.append(rank, request)
 
     def view(self) -> RankView:
         """Return what the assign role sees."""
         return RankView(self.outstanding.copy(), self.pool.blocks - self.pool.free)
 
-    def draft(
-        self, number: int, now: int, slots: int, compose: Compose
-    ) -> Draft | None:
+    def draft(self, number: int, now: int, compose: Compose) -> Draft | None:
         """Return the next pass, or None when nothing can run.
 
         Parameters
         ----------
         number, now : int
-            Number of the micro-batch and the time.
-        slots : int
-            Micro-batches that could start now; running requests are shared among them.
+            Number of the micro-batch, different from all in flight, and the time.
         compose : Compose
             Decides in what order waiting requests are tried.
         """
         if self.serving.mode == "static":
             self._open_cohort()
-        view = View(now / PS_PER_S, np.zeros(0))
-        picks = [self._fill(rank, slots, compose, view) for rank in range(self.ranks)]
-        chosen = [pick for of_rank in picks for pick in of_rank]
-        if not chosen:
-            return None
-        requests = np.array([pick.request for pick in chosen])
-        chunk = np.array([pick.chunk for pick in chosen])
-        self.flying[requests] = True
-        start = self.computed[requests]
-        return Draft(
-            number=number,
-            now=now,
-            oldest_arrival_s=float(self.arrived_s[requests].min()),
-            requests=requests,
-            rank=self.rank[requests],
-            klass=self.requests.klass[requests],
-            start=start,
-            chunk=chunk,
-            samples=(start + chunk == self.known[requests]).astype(np.int64),
-            padding=self._padding(requests, chunk),
-        )
+        self.seats.tidy(int(self.running.sum()))
+        budget = np.full(self.ranks, self.serving.max_num_batched_tokens)
+        self._go_on(number, now, budget)
+        self._admit(number, now, budget, compose)
+        chosen = self.seats.of_pass(number)
+        return self._drafted(number, now, chosen) if len(chosen) else None
 
-    def land(self, requests: Ints, chunk: Ints) -> tuple[Ints, Ints]:
+    def land(self, number: int) -> tuple[Ints, Ints]:
         """Take a pass back; return the requests that gained a token, and that ended."""
-        self.flying[requests] = False
-        self.computed[requests] += chunk
-        np.subtract.at(self.outstanding, self.rank[requests], chunk)
-        gained = requests[self.computed[requests] == self.known[requests]]
-        self.known[gained] += 1
-        made = self.known[gained] - self.requests.input_tokens[gained]
-        ended = gained[made == self.outputs[gained]]
-        for request in ended.tolist():
-            self._leave(request)
-        return gained, ended
+        seats = self.seats
+        landed = seats.of_pass(number)
+        chunk = seats.chunk[landed]
+        seats.flight[landed] = GROUND
+        computed = seats.computed[landed] + chunk
+        seats.computed[landed] = computed
+        self.outstanding -= self._by_rank(landed, chunk)
+        landed = landed[computed == seats.known[landed]]
+        seats.known[landed] += 1
+        gained = seats.request[landed].astype(np.int64)
+        made = self.rows.generated[gained] + 1
+        self.rows.generated[gained] = made
+        done = made == self.outputs[gained]
+        if done.any():
+            self._leave(landed[done])
+        return gained, gained[done]
 
-    def _leave(self, request: int) -> None:
-        rank = int(self.rank[request])
-        self.running[rank].remove(request)
-        self.pool.release(rank, request)
-        self.ghosts[rank] += 1
+    def _leave(self, left: Ints) -> None:
+        """Free the seats and blocks of requests that have ended."""
+        gone = np.bincount(self.seats.rank[left], minlength=self.ranks)
+        self.running -= gone
+        self.ghosts += gone
+        self.pool.release_all(self._by_rank(left, self.seats.held[left]))
+        self.seats.flight[left] = GONE
 
-    def _left(self, request: int) -> int:
-        """Return the tokens still to be computed until the request has ended."""
-        whole = self.requests.input_tokens[request] + self.outputs[request] - 1
-        return int(whole - self.computed[request])
+    def _by_rank(self, seats: Ints, amount: NDArray[np.integer]) -> Ints:
+        """Return ``(R,)`` sums of amounts of seats; exact, as they stay below 2^53."""
+        rank = self.seats.rank[seats]
+        return np.bincount(rank, amount, self.ranks).astype(np.int64)
 
     def _open_cohort(self) -> None:
         """Take the next static batch when the last one has ended."""
-        if any(self.running) or any(self.cohort):
-            return
-        self.ghosts[:] = 0
-        for rank, waiting in enumerate(self.waiting):
-            self.cohort[rank] = waiting[: self.serving.max_num_seqs]
-            del waiting[: self.serving.max_num_seqs]
+        if not self.running.any() and not self.waiting.count.any():
+            self.ghosts[:] = 0
+            self.waiting.open_cohort()
 
-    def _padding(self, requests: Ints, chunk: Ints) -> Ints:
-        rows = np.bincount(self.rank[requests], chunk, self.ranks).astype(np.int64)
+    def _drafted(self, number: int, now: int, chosen: Ints) -> Draft:
+        columns = self.seats.table[:, chosen].astype(np.int64)
+        request, rank, known, start, _, chunk, _ = columns
+        return Draft(
+            number=number,
+            now=now,
+            oldest_arrival_s=int(self.rows.arrival[request].min()) / PS_PER_S,
+            requests=request,
+            rank=rank,
+            klass=self.requests.klass[request].astype(np.int64),
+            start=start,
+            chunk=chunk,
+            samples=(start + chunk == known).astype(np.int64),
+            padding=self._padding(self._by_rank(chosen, chunk)),
+        )
+
+    def _padding(self, rows: Ints) -> Ints:
         if self.serving.padding == "none":
             return np.zeros_like(rows)
         ghosts = self.ghosts if self.serving.mode == "static" else 0
         return int((rows + ghosts).max()) - rows
 
-    def _fill(self, rank: int, slots: int, compose: Compose, view: View) -> list[Pick]:
-        """Return what a rank runs next: first what runs already, then who waits."""
-        budget = self.serving.max_num_batched_tokens
-        picks: list[Pick] = []
-        ready = [q for q in self.running[rank] if not self.flying[q]]
-        for request in ready[: -(-len(ready) // slots)]:
-            chunk = self._continue(rank, request, budget, view.now_s)
-            if chunk:
-                picks.append(Pick(request, chunk))
-                budget -= chunk
-        return picks + self._admit(rank, budget, compose, view)
+    def _go_on(self, number: int, now: int, budget: Ints) -> None:
+        """Put what runs already into the pass, and take it off the ranks' budgets."""
+        seats, pool = self.seats, self.pool
+        chosen = self._shared(seats.ready())
+        if not len(chosen):
+            return
+        want = self._cut(chosen, seats.known[chosen] - seats.computed[chosen], budget)
+        whole = pool.blocks_for(seats.computed[chosen] + want)
+        more = np.maximum(whole - seats.held[chosen], 0)
+        blocks = self._by_rank(chosen, more)
+        tight = blocks > pool.free
+        if tight.any():
+            rank = seats.rank[chosen]
+            for crowded in np.flatnonzero(tight).tolist():
+                begin, end = np.searchsorted(rank, (crowded, crowded + 1)).tolist()
+                budget[crowded] = self._squeeze(chosen[begin:end], number, now)
+            smooth = ~tight[rank]
+            chosen, want, more = chosen[smooth], want[smooth], more[smooth]
+            blocks[tight] = 0
+        seats.held[chosen] += more
+        seats.chunk[chosen] = want
+        seats.flight[chosen[want > 0]] = number
+        pool.take_all(blocks)
+        budget -= self._by_rank(chosen, want)
 
-    def _continue(self, rank: int, request: int, budget: int, now_s: float) -> int:
-        """Return how many tokens of a running request run, making room if need be."""
-        if request not in self.running[rank]:
-            return 0
-        want = self._chunk(request, budget)
-        target = int(self.computed[request]) + want
-        while want and not self.pool.fits(rank, request, target):
-            victim = self._victim(rank)
-            self._preempt(rank, victim)
-            self.put_back_s[rank] = now_s
-            if victim == request:
-                return 0
-        self.pool.take(rank, request, target)
-        return want
+    def _shared(self, ready: Ints) -> Ints:
+        """Return the ready requests that run now: of each rank's, a fair share at most.
 
-    def _chunk(self, request: int, budget: int) -> int:
-        left = int(self.known[request] - self.computed[request])
+        The others wait for the next micro-batch, so that those in flight stay alike.
+        """
+        if self.serving.max_in_flight == 1:
+            return ready
+        rank = self.seats.rank[ready]
+        count = np.bincount(rank, minlength=self.ranks)
+        place = np.arange(len(ready)) - (count.cumsum() - count)[rank]
+        share = -(-self.running // self.serving.max_in_flight)
+        return ready[place < share[rank]]
+
+    def _cut(self, chosen: Ints, left: NDArray[np.int32], budget: Ints) -> Ints:
+        """Return what of `left` runs when each rank's budget goes to the oldest first.
+
+        Only prompts that may be cut have more than one token left.
+        """
+        total = self._by_rank(chosen, left)
+        if (total <= budget).all():
+            return left.astype(np.int64)
+        rank = self.seats.rank[chosen]
+        before = left.cumsum(dtype=np.int64) - left
+        before -= (total.cumsum() - total)[rank]
+        return np.clip(budget[rank] - before, 0, left)
+
+    def _squeeze(self, chosen: Ints, number: int, now: int) -> int:
+        """Run what a rank has blocks for, putting back the youngest; return the budget.
+
+        The youngest is at worst who asks: all that have been picked are older.
+        """
+        seats, budget = self.seats, self.serving.max_num_batched_tokens
+        rank = int(seats.rank[chosen[0]])
+        youngest = seats.span(rank)[1]
+        for seat in chosen.tolist():
+            _, _, known, computed, held, _, flight = seats.table[:, seat].tolist()
+            want = self._chunk(known - computed, budget)
+            more = max(0, self.pool.blocks_for(computed + want) - held)
+            while want and flight == GROUND and more > self.pool.free[rank]:
+                youngest -= 1
+                if seats.flight[youngest] == GROUND:
+                    self._put_back(youngest, now)
+                    flight = int(seats.flight[seat])
+            if want and flight == GROUND:
+                self.pool.take(rank, more)
+                seats.table[4:, seat] = held + more, want, number
+                budget -= want
+        return budget
+
+    def _put_back(self, seat: int, now: int) -> None:
+        """Put a running request back to wait, to compute its tokens anew."""
+        request, rank, _, computed, held, _, _ = self.seats.table[:, seat].tolist()
+        self.seats.flight[seat] = GONE
+        self.running[rank] -= 1
+        self.pool.release(rank, held)
+        self.outstanding[rank] += computed
+        count = int(self.rows.preemptions[request])
+        self.rows.preemptions[request] = min(count + 1, MOST_PREEMPTIONS)
+        self.put_back[rank] = now
+        self.waiting.prepend(rank, request)
+
+    def _chunk(self, left: int, budget: int) -> int:
+        """Return how many of the tokens left run within what is left of a budget."""
         whole_budget = budget == self.serving.max_num_batched_tokens
         if left <= budget or (whole_budget and not self.serving.chunked_prefill):
             return left
         return budget if self.serving.chunked_prefill else 0
 
-    def _victim(self, rank: int) -> int:
-        """Return the youngest running request not in flight: at worst who asks.
+    def _admit(self, number: int, now: int, budget: Ints, compose: Compose) -> None:
+        """Seat waiting requests on all ranks that have room.
 
-        Who asks is older than all that have been picked already.
+        Nobody comes in at an instant at which somebody was put back.
         """
-        return next(q for q in reversed(self.running[rank]) if not self.flying[q])
+        room = (self.waiting.count > 0) & (self.running < self.serving.max_num_seqs)
+        room &= (budget > 0) & (self.put_back != now)
+        fresh: list[Seated] = []
+        if room.any():
+            self.waiting.look(self.seats, number)
+        for rank in np.flatnonzero(room).tolist():
+            free = self.serving.max_num_seqs - int(self.running[rank])
+            left = int(budget[rank])
+            order = self.waiting.tried(Room(rank, free, left, now), compose)
+            seated = self._seated(rank, order, left, number)
+            self.waiting.take(rank, seated)
+            fresh += seated
+        if fresh:
+            self.seats.add(np.array(fresh, np.int32).T)
 
-    def _preempt(self, rank: int, request: int) -> None:
-        """Put a running request back to wait, to compute its tokens anew."""
-        self.running[rank].remove(request)
-        self.pool.release(rank, request)
-        self.outstanding[rank] += int(self.computed[request])
-        self.computed[request] = 0
-        self.preemptions[request] += 1
-        self._queue(rank).insert(0, request)
-
-    def _queue(self, rank: int) -> list[int]:
-        static = self.serving.mode == "static"
-        return self.cohort[rank] if static else self.waiting[rank]
-
-    def _admit(
-        self, rank: int, budget: int, compose: Compose, view: View
-    ) -> list[Pick]:
-        """Return picks of waiting requests, which start to run.
+    def _seated(
+        self, rank: int, order: list[int], budget: int, number: int
+    ) -> list[Seated]:
+        """Return those that come in of the requests tried, until one has no room.
 
         A request takes the blocks of all its known tokens as it comes in, even where
-        its prompt is cut: else many half-computed ones crowd each other out. Nobody
-        comes in at an instant at which somebody was put back.
+        its prompt is cut: else many half-computed ones crowd each other out.
         """
-        queue = self._queue(rank)
-        seats = self.serving.max_num_seqs - len(self.running[rank])
-        crowded = self.put_back_s[rank] == view.now_s
-        if not queue or seats <= 0 or budget <= 0 or crowded:
-            return []
-        seen = queue[:WINDOW]
-        picks: list[Pick] = []
-        rows = checked_rows(compose.sequence(self._waiting_view(seen), view), len(seen))
-        for row in rows[:seats]:
-            request = seen[row]
-            chunk, known = self._chunk(request, budget), int(self.known[request])
-            if not chunk or not self.pool.fits(rank, request, known):
+        free, used = int(self.pool.free[rank]), 0
+        seated: list[Seated] = []
+        for request in order:
+            known = self.waiting.tokens(request)
+            chunk, blocks = self._chunk(known, budget), self.pool.blocks_for(known)
+            if not chunk or used + blocks > free:
                 break
-            self.pool.take(rank, request, known)
-            self.running[rank].append(request)
-            picks.append(Pick(request, chunk))
+            used += blocks
             budget -= chunk
-        taken = {pick.request for pick in picks}
-        queue[:WINDOW] = [request for request in seen if request not in taken]
-        return picks
-
-    def _waiting_view(self, seen: list[int]) -> WaitingView:
-        rows = np.array(seen)
-        return WaitingView(
-            request=rows,
-            klass=self.requests.klass[rows],
-            arrival_s=self.arrived_s[rows],
-            tokens=self.known[rows] - self.computed[rows],
-        )
-
-
-def checked_rows(given: object, count: int) -> list[int]:
-    """Return the rows that a policy's role chose, each once.
-
-    Raises
-    ------
-    InputError
-        They are no whole numbers from 0 up to, not including, `count`.
-    """
-    rows = np.asarray(given)
-    good = rows.ndim == 1 and (rows.dtype.kind in "iu" or not rows.size)
-    if not good or ((rows < 0) | (rows >= count)).any():
-        message = f"a policy chose the rows {given!r:.80}; expected numbers from 0 to "
-        raise InputError(f"{message}{count - 1}")
-    return list(dict.fromkeys(rows.tolist()))
+            seated.append((request, rank, known, 0, blocks, chunk, number))
+        if seated:
+            self.pool.take(rank, used)
+            self.running[rank] += len(seated)
+        return seated

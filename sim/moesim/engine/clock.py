@@ -18,6 +18,8 @@ from moesim.types import Floats, Ints
 PS_PER_S = 10**12
 LONGEST_S = 4.6e6
 """Half of what 63 bits of picoseconds hold, so that sums of two fit: 53 days."""
+FAR = 2**63 - 1
+"""An instant after all others."""
 TELL = 2
 """SimPy priority of telling which passes have ended: after all arrivals (1)."""
 FORM = 3
@@ -35,6 +37,15 @@ class Clock(Environment):
     def now(self) -> int:
         """The time in picoseconds."""
         return self._now  # type: ignore[return-value]
+
+    @property
+    def next(self) -> int:
+        """When the next event is due, or an instant after all others."""
+        return self._queue[0][0] if self._queue else FAR  # type: ignore[return-value]
+
+    def skip(self, instant: int) -> None:
+        """Go to an instant before which no event is due."""
+        self._now = instant
 
     def after(self, delay: int, callback: Callback, value: Any = None) -> None:
         """Call `callback` once `delay` picoseconds have passed."""

@@ -5,6 +5,10 @@ Its way is a chain of segments: segment ``2 l`` is attention and dispatch of lay
 the LM head. A GPU *enters* a segment, computes, *posts* what it sends, and has
 *received* when its own bytes are in and the last sender anywhere is done: the
 all-to-all is a collective.
+
+Shared experts that overlap dispatch are a job *behind* the segment of attention: a GPU
+queues it as it posts, with the key of that segment, and enters the next layer when it
+is done.
 """
 
 from collections.abc import Callable
@@ -13,19 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simpy import Event
 
-from moesim.engine.microbatch import MicroBatch, pass_record
+from moesim.engine.jobs import SPLITS, Work
+from moesim.engine.microbatch import MicroBatch, TickCost, pass_record
 from moesim.engine.server import Job
-from moesim.measure.columns import PARTS
+from moesim.measure.columns import NEVER, PARTS
 from moesim.policy.view import Stage
-from moesim.spec.system import ExpertKernel
 
 if TYPE_CHECKING:
     from moesim.engine.event import EventEngine
 
-ATTENTION_SLOT, TAIL_SLOT = -1, -2
+ATTENTION_SLOT, TAIL_SLOT, FIRST_SLOT, SHARED_SLOT = -1, -2, -3, -4
 """Places of jobs that are no expert's, in the tie rule."""
-Work = tuple[int, int, tuple[int, ...]]
-"""A job to be: its place, its picoseconds, and the expert slots it serves."""
 
 
 class Exchange:
@@ -56,19 +58,15 @@ class Flow:
         batch: MicroBatch,
         on_done: Callable[[MicroBatch], None],
     ) -> None:
-        cost = batch.cost
-        self.layers, self.gpus = cost.attention.shape
-        self.slots = cost.experts.shape[1]
+        self.layers, self.gpus = batch.cost.attention.shape
+        self.slots = batch.cost.experts.shape[1]
         self.engine = engine
         self.clock = engine.clock
         self.batch = batch
         self.on_done = on_done
-        self.attention = cost.attention.tolist()
-        self.experts = cost.experts.transpose(0, 2, 1).tolist()
-        self.tx = cost.tx.tolist()
-        self.rx = cost.rx.tolist()
-        self.tail = cost.tail.tolist()
-        self.latency = cost.latency.tolist()
+        self._spread(batch.cost)
+        self.sharing = [False] * self.gpus
+        self.awaited = [NEVER] * self.gpus
         self.split = SPLITS[engine.system.experts]
         self.at = [0] * self.gpus
         self.entered = [0] * self.gpus
@@ -81,6 +79,18 @@ class Flow:
         self.straggler = self.parts[PARTS.index("straggler")]
         self.moving = [self.parts[PARTS.index(p)] for p in ("dispatch", "combine")]
         self.computing = self.parts[PARTS.index("queue")]
+        self.exposed = self.parts[PARTS.index("attention")]
+
+    def _spread(self, cost: TickCost) -> None:
+        """Lay the cost out as lists, which are faster to look into."""
+        self.attention = cost.ahead.tolist()
+        self.core = cost.core.tolist()
+        self.shared = cost.shared.tolist()
+        self.experts = cost.experts.transpose(0, 2, 1).tolist()
+        self.tx = cost.tx.tolist()
+        self.rx = cost.rx.tolist()
+        self.tail = cost.tail.tolist()
+        self.latency = cost.latency.tolist()
 
     def start(self) -> None:
         """Let every GPU enter the first segment now."""
@@ -95,13 +105,18 @@ class Flow:
         if not work:
             self._post(gpu)
             return
-        key = self._key(segment)
-        server = self.engine.gpu[gpu]
-        for place, service, slots in work:
-            job = Job(service, self.batch.number, place, (gpu, segment >> 1, slots))
-            job.key = key
-            job.done = self._served
-            server.submit(job)
+        done = self._projected if work[0][0] == FIRST_SLOT else self._served
+        for one in work:
+            self._submit(segment, gpu, one, done)
+
+    def _submit(
+        self, segment: int, gpu: int, work: Work, done: Callable[[Job], None]
+    ) -> None:
+        place, service, slots = work
+        job = Job(service, self.batch.number, place, (gpu, segment >> 1, slots))
+        job.key = self._key(segment)
+        job.done = done
+        self.engine.gpu[gpu].submit(job)
 
     def _work(self, segment: int, gpu: int) -> list[Work]:
         layer = segment >> 1
@@ -111,7 +126,15 @@ class Flow:
         if segment & 1:
             return self.split(self.experts[layer][gpu])
         service = self.attention[layer][gpu]
+        if self.core and self.core[layer][gpu]:
+            return [(FIRST_SLOT, service - self.core[layer][gpu], ())]
         return [(ATTENTION_SLOT, service, ())] if service else []
+
+    def _projected(self, job: Job) -> None:
+        """Queue the second job of attention: others may have come before it."""
+        gpu, layer, _ = job.owner
+        work = ATTENTION_SLOT, self.core[layer][gpu], ()
+        self._submit(2 * layer, gpu, work, self._served)
 
     def _key(self, segment: int) -> float:
         """Return the segment's key, decided when its first GPU enters it."""
@@ -132,7 +155,7 @@ class Flow:
             wait = job.start - job.arrival
             cell = (layer * self.gpus + gpu) * self.slots
             for slot in slots:
-                self.engine.recorder.waits.add(cell + slot, wait)
+                self.engine.recorder.waits_of(self.batch.number).add(cell + slot, wait)
         self.jobs_left[gpu] -= 1
         if not self.jobs_left[gpu]:
             self._post(gpu)
@@ -155,6 +178,8 @@ class Flow:
         exchange.posts -= 1
         if not exchange.posts:
             exchange.last_post = now
+        if self.shared and not segment & 1:
+            self._share(segment, gpu)
         for port in exchange.active:
             self._send(exchange, port, gpu, tx[port][gpu])
         if not exchange.active and not exchange.posts:
@@ -213,8 +238,38 @@ class Flow:
         last_post = exchange.last_post
         self.straggler[gpu] += last_post - self.posted[gpu]
         self.moving[exchange.index & 1][gpu] += self.clock.now - last_post
+        if self.sharing[gpu] and exchange.index & 1:
+            self.awaited[gpu] = self.clock.now
+        else:
+            self._go_on(gpu)
+
+    def _go_on(self, gpu: int) -> None:
         self.at[gpu] += 1
         self._enter(gpu)
+
+    def _share(self, segment: int, gpu: int) -> None:
+        """Queue the shared experts behind the attention that ends now."""
+        service = self.shared[segment >> 1][gpu]
+        if service:
+            self.sharing[gpu] = True
+            work = SHARED_SLOT, service, ()
+            self._submit(segment, gpu, work, self._shared_served)
+
+    def _shared_served(self, job: Job) -> None:
+        """Tell what was exposed: what ran while the pass waited for nothing else."""
+        gpu, now = job.owner[0], self.clock.now
+        self.sharing[gpu] = False
+        since, self.awaited[gpu] = self.awaited[gpu], NEVER
+        if since != NEVER:
+            self.computing[gpu] += now - since
+            self._expose(gpu, now - max(since, job.start))
+            self._go_on(gpu)
+        elif self.at[gpu] & 1 and self.jobs_left[gpu]:
+            self._expose(gpu, now - max(self.entered[gpu], job.start))
+
+    def _expose(self, gpu: int, spent: int) -> None:
+        self.exposed[gpu] += spent
+        self.computing[gpu] -= spent
 
     def tell(self) -> None:
         """Write the pass down, now that it has ended, and tell who waits for it."""
@@ -224,20 +279,3 @@ class Flow:
         record = pass_record(self.batch, now, np.array(self.parts))
         self.engine.recorder.end_pass(record)
         self.on_done(self.batch)
-
-
-def per_expert(services: list[int]) -> list[Work]:
-    """Return one job for each expert with tokens."""
-    return [(s, service, (s,)) for s, service in enumerate(services) if service]
-
-
-def grouped(services: list[int]) -> list[Work]:
-    """Return one job for all experts with tokens: a grouped kernel."""
-    slots = tuple(s for s, service in enumerate(services) if service)
-    return [(slots[0], sum(services), slots)] if slots else []
-
-
-SPLITS: dict[ExpertKernel, Callable[[list[int]], list[Work]]] = {
-    "per_expert": per_expert,
-    "grouped": grouped,
-}

@@ -33,7 +33,7 @@ def play(instance: Instance, report: Callable[[float], None] | None = None) -> R
     """
     total = len(instance.requests)
     told = monotonic()
-    with _few_collections():
+    with few_collections():
         while instance.ended < total and _step(instance):
             if report is not None and monotonic() - told > INTERVAL_S:
                 report(instance.ended / total)
@@ -55,7 +55,7 @@ def _step(instance: Instance) -> bool:
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
+def few_collections() -> Iterator[None]:
     """Let the cyclic collector run rarely: events are many and form no cycles."""
     thresholds = gc.get_threshold()
     gc.set_threshold(200_000, 50, 100)

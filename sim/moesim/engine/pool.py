@@ -1,46 +1,52 @@
-"""Paged KV memory of the data-parallel ranks: whole blocks, each with one owner.
+"""Paged KV memory of the data-parallel ranks: whole blocks, counted, not numbered.
 
-Axes: ``R`` ranks, ``N`` requests.
+Who holds how many is the batcher's to know. Axis: ``R`` ranks.
 """
+
+from typing import TypeVar
 
 import numpy as np
 
 from moesim.types import Ints
 
+Tokens = TypeVar("Tokens", int, Ints)
+
 
 class KvPool:
-    """Blocks of every rank; a request's blocks all lie on its rank."""
+    """The free blocks of every rank, and the most that were ever in use."""
 
-    def __init__(self, ranks: int, requests: int, blocks: int, block_size: int) -> None:
+    def __init__(self, ranks: int, blocks: int, block_size: int) -> None:
         self.blocks = blocks
         self.block_size = block_size
         self.free: Ints = np.full(ranks, blocks)
-        self.held: Ints = np.zeros(requests, np.int64)
         self.peak: Ints = np.zeros(ranks, np.int64)
 
-    def blocks_for(self, tokens: int) -> int:
+    def blocks_for(self, tokens: Tokens) -> Tokens:
         """Return how many blocks hold this many tokens."""
         return -(-tokens // self.block_size)
 
-    def missing(self, request: int, tokens: int) -> int:
-        """Return how many more blocks a request needs to hold this many tokens."""
-        return max(0, self.blocks_for(tokens) - int(self.held[request]))
-
-    def fits(self, rank: int, request: int, tokens: int) -> bool:
-        """Return whether the rank's free blocks let a request hold so many tokens."""
-        return self.missing(request, tokens) <= self.free[rank]
-
-    def take(self, rank: int, request: int, tokens: int) -> None:
-        """Give a request the blocks it needs to hold this many tokens."""
-        more = self.missing(request, tokens)
-        if more > self.free[rank]:
-            message = f"rank {rank} has {self.free[rank]} free KV blocks, not {more}"
+    def take(self, rank: int, blocks: int) -> None:
+        """Take blocks of one rank."""
+        free = int(self.free[rank])
+        if blocks > free:
+            message = f"rank {rank} has {free} free KV blocks, not {blocks}"
             raise AssertionError(message)
-        self.free[rank] -= more
-        self.held[request] += more
-        self.peak[rank] = max(self.peak[rank], self.blocks - self.free[rank])
+        self.free[rank] = free - blocks
+        self.peak[rank] = max(int(self.peak[rank]), self.blocks - free + blocks)
 
-    def release(self, rank: int, request: int) -> None:
-        """Take back all blocks of a request."""
-        self.free[rank] += self.held[request]
-        self.held[request] = 0
+    def take_all(self, blocks: Ints) -> None:
+        """Take ``(R,)`` blocks, so many of each rank."""
+        if (blocks > self.free).any():
+            rank = int((blocks > self.free).argmax())
+            message = f"rank {rank} has {self.free[rank]} free KV blocks, not "
+            raise AssertionError(f"{message}{blocks[rank]}")
+        self.free -= blocks
+        np.maximum(self.peak, self.blocks - self.free, out=self.peak)
+
+    def release(self, rank: int, blocks: int) -> None:
+        """Take back blocks of one rank."""
+        self.free[rank] += blocks
+
+    def release_all(self, blocks: Ints) -> None:
+        """Take back ``(R,)`` blocks, so many of each rank."""
+        self.free += blocks

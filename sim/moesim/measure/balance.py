@@ -3,7 +3,7 @@
 Axes: ``L`` MoE layers, ``G`` GPUs.
 """
 
-from moesim.types import Ints
+from moesim.types import Floats, Ints
 
 
 class Balance:
@@ -15,7 +15,7 @@ class Balance:
         self._ratio = 0.0
         self._layers = 0
 
-    def add(self, rank_tokens: Ints) -> None:
+    def add(self, rank_tokens: Ints | Floats) -> None:
         """Take in one pass: ``(L, G)`` tokens its experts on each GPU received."""
         largest = rank_tokens.max(axis=1)
         used = largest > 0

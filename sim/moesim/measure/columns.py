@@ -6,14 +6,19 @@ phases, ``C`` port classes.
 """
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from moesim.cost.pass_ import NO_CHOICES
 from moesim.measure.balance import Balance
+from moesim.measure.gaps import Gaps
+from moesim.measure.moves import MoveLog, Told, cells_of, told
 from moesim.measure.waits import WaitColumns
+from moesim.spec.placement import Placement
 from moesim.spec.system import System
 from moesim.types import Floats, Ints
 from moesim.workload.requests import Requests
@@ -32,6 +37,11 @@ PARTS = (
     "combine",
 )
 """Where the time of a pass goes; on every GPU the parts sum to the pass."""
+NOTHING_HIDDEN: Ints = np.zeros(1, np.int64)
+BLOCK = 1 << 16
+"""Rows that are hashed together."""
+PASS_COUNTS = 6
+"""What is written down of a pass before its parts."""
 Part = Literal[
     "attention", "experts", "lm_head", "queue", "straggler", "dispatch", "combine"
 ]
@@ -57,6 +67,12 @@ class PassRecord:
         Bytes and busy picoseconds of each port.
     traffic : (P, G, G) array of float
         Bytes from GPU to GPU.
+    hidden : (G,) array of int
+        Picoseconds of compute that no part shows, behind an all-to-all.
+    dropped, rerouted : (L, E) or (1, 1) arrays of int
+        Choices that experts had no room for, by what became of them.
+    weights : bool
+        Whether it moved experts' weights: nobody's tokens.
     """
 
     number: int
@@ -76,10 +92,20 @@ class PassRecord:
     tx: Ints
     rx: Ints
     traffic: Floats
+    hidden: Ints = field(default_factory=lambda: NOTHING_HIDDEN)
+    dropped: Ints = field(default_factory=lambda: NO_CHOICES)
+    rerouted: Ints = field(default_factory=lambda: NO_CHOICES)
+    weights: bool = False
 
 
 class RequestColumns:
-    """One row a request: times, rank, status; and the gaps between its tokens."""
+    """One row a request: times, rank, status, progress; no Python object per request.
+
+    A row costs 41 B: four times of 8 B (arrival, admission, first and last token), 4 B
+    for the tokens generated, 2 B each for rank and preemptions, 1 B for the status.
+    With the 17 B of `Requests` and the 5 B of a waiting line that makes 63 B a request.
+    The end of a request is the time of its last token, or of its rejection.
+    """
 
     def __init__(self, requests: Requests) -> None:
         count = len(requests)
@@ -88,31 +114,44 @@ class RequestColumns:
         self.admitted: Ints = np.full(count, NEVER)
         self.first: Ints = np.full(count, NEVER)
         self.last: Ints = np.full(count, NEVER)
-        self.finish: Ints = np.full(count, NEVER)
-        self.rank: Ints = np.full(count, NEVER)
-        self.status: Ints = np.full(count, UNFINISHED)
-        self.generated: Ints = np.zeros(count, np.int64)
-        self.preemptions: Ints = np.zeros(count, np.int64)
-        self.gap_owner = array("q")
-        self.gap = array("q")
+        self.rank: NDArray[np.int16] = np.full(count, NEVER, np.int16)
+        self.status: NDArray[np.int8] = np.full(count, UNFINISHED, np.int8)
+        self.generated: NDArray[np.int32] = np.zeros(count, np.int32)
+        self.preemptions: NDArray[np.uint16] = np.zeros(count, np.uint16)
+        self.gaps = Gaps()
 
-    def emit(self, request: int, now: int) -> None:
-        """Write down that a request has gained a token."""
-        if self.generated[request]:
-            self.gap_owner.append(request)
-            self.gap.append(now - int(self.last[request]))
-        else:
-            self.first[request] = now
-        self.last[request] = now
-        self.generated[request] += 1
+    @property
+    def finish(self) -> Ints:
+        """``(N,)``: when each request ended: with its last token, or its rejection."""
+        return np.where(self.status == UNFINISHED, NEVER, self.last)
 
-    def end(self, request: int, now: int, status: int) -> None:
-        """Write down how and when a request ended; it ends exactly once."""
-        if self.status[request] != UNFINISHED:
-            message = f"request {request} ended twice"
+    def forget_draws(self) -> None:
+        """Let go of the drawn arrivals: `arrival` has when each request came."""
+        none = np.broadcast_to(np.nan, len(self.requests))
+        self.requests = replace(self.requests, arrival_s=none)
+
+    def admit(self, requests: Ints, now: int) -> None:
+        """Write down that requests run now, of those that have not run before."""
+        self.admitted[requests[self.admitted[requests] == NEVER]] = now
+
+    def emit(self, requests: Ints, now: int) -> None:
+        """Write down that each of these requests has gained a token."""
+        before = self.last[requests]
+        self.last[requests] = now
+        fresh = before == NEVER
+        if fresh.any():
+            self.first[requests[fresh]] = now
+            requests, before = requests[~fresh], before[~fresh]
+        self.gaps.add(requests, now - before, self.arrival)
+        self.gaps.tokens(len(fresh), now)
+
+    def end(self, requests: Ints, now: int, status: int) -> None:
+        """Write down how and when requests ended; each ends exactly once."""
+        if self.status[requests].any():
+            message = f"a request of {requests.tolist()} ended twice"
             raise AssertionError(message)
-        self.status[request] = status
-        self.finish[request] = now
+        self.status[requests] = status
+        self.last[requests] = now
 
 
 class Recorder:
@@ -125,8 +164,11 @@ class Recorder:
         self.requests = RequestColumns(requests)
         self.waits = WaitColumns(layers * slots * gpus)
         self.balance = Balance()
-        self.passes: list[tuple[int, ...]] = []
+        self._passes = array("q")
         self.parts: Ints = np.zeros((len(PARTS), gpus), np.int64)
+        self.hidden: Ints = np.zeros(gpus, np.int64)
+        self.dropped: Ints = np.zeros(system.placement.replicas.shape, np.int64)
+        self.rerouted: Ints = np.zeros_like(self.dropped)
         self.useful: Ints = np.zeros(gpus, np.int64)
         self.slot_tokens: Ints = np.zeros((layers, slots, gpus), np.int64)
         self.slot_service: Ints = np.zeros((layers, slots, gpus), np.int64)
@@ -138,6 +180,7 @@ class Recorder:
         self.kv_peak: Ints = np.zeros(system.ranks, np.int64)
         self.span = 0
         self.engine = ""
+        self.moves: MoveLog | None = None
         self._digest = blake2b(digest_size=16)
 
     def end_pass(self, record: PassRecord) -> None:
@@ -148,13 +191,23 @@ class Recorder:
         if int(spent.sum()) != duration * gpus:
             message = f"pass {record.number}: parts do not sum to its duration"
             raise AssertionError(message)
+        if self.moves is not None:
+            end = self.moves.end_move if record.weights else self.moves.end_pass
+            end(record)
+        if not record.weights:
+            self._end_tokens(record, spent)
+
+    def _end_tokens(self, record: PassRecord, spent: Ints) -> None:
         head = (record.number, record.admitted, record.done)
         counts = (record.requests, record.tokens, record.padding)
-        row = (*head, *counts, *spent.tolist())
-        self.passes.append(row)
-        self._digest.update(np.array(row, np.int64).tobytes())
-        self._digest.update(record.parts.tobytes())
+        row = np.array((*head, *counts, *spent.tolist()), np.int64)
+        self._passes.frombytes(row.tobytes())
+        self._digest.update(row.data)
+        self._digest.update(np.ascontiguousarray(record.parts).data)
         self.parts += record.parts
+        self.hidden += record.hidden
+        self.dropped += record.dropped
+        self.rerouted += record.rerouted
         self.useful += record.useful
         self.slot_tokens += record.slot_tokens
         self.balance.add(record.slot_tokens.sum(axis=1))
@@ -164,9 +217,47 @@ class Recorder:
         self._end_exchanges(record)
 
     def _end_exchanges(self, record: PassRecord) -> None:
-        self.bytes += np.stack([record.sent, record.received])
-        self.port_busy += np.stack([record.tx, record.rx])
+        self.bytes[0] += record.sent
+        self.bytes[1] += record.received
+        self.port_busy[0] += record.tx
+        self.port_busy[1] += record.rx
         self.traffic += record.traffic
+
+    def waits_of(self, number: int) -> WaitColumns | Told:
+        """Return where a pass's waits are written down, by its slots."""
+        if self.moves is None:
+            return self.waits
+        return self.moves.waits(number, self.waits)
+
+    def relocate(self, placement: Placement) -> None:
+        """Write down that experts are elsewhere from now on, as `moves` keeps it.
+
+        The first time, what was written down by slot is told to experts.
+        """
+        log = self.moves
+        if log is None:
+            raise AssertionError("experts move in a run that has no record of it")
+        if not log.moved:
+            cells, experts = cells_of(log.first), len(log.tokens)
+            log.tokens += told(self.slot_tokens, cells, experts)
+            log.service += told(self.slot_service, cells, experts)
+            self.waits = self.waits.pooled(cells, experts)
+        log.switch(placement)
+
+    def measure_from(self, warmup_s: float) -> None:
+        """Leave gaps of requests that arrive before out of what is summed up."""
+        self.requests.gaps.since = round(warmup_s * 1e12)
+
+    @property
+    def pass_rows(self) -> Ints:
+        """``(passes, 13)``: number, admission, end, three counts, time of `PARTS`."""
+        flat = np.array(self._passes, np.int64)
+        return flat.reshape(-1, PASS_COUNTS + len(PARTS))
+
+    @property
+    def passes(self) -> list[tuple[int, ...]]:
+        """The rows of `pass_rows` as plain tuples."""
+        return [tuple(row) for row in self.pass_rows.tolist()]
 
     @property
     def span_s(self) -> float:
@@ -180,9 +271,11 @@ class Recorder:
         """
         digest = self._digest.copy()
         rows = self.requests
-        times = (rows.arrival, rows.admitted, rows.first, rows.finish)
+        times = (rows.arrival, rows.admitted, rows.first, rows.last)
         for column in (*times, rows.status):
-            digest.update(column.tobytes())
+            for begin in range(0, len(column), BLOCK):
+                part = column[begin : begin + BLOCK].astype(np.int64, copy=False)
+                digest.update(part.data)
         digest.update(self.waits.count.tobytes())
         digest.update(self.waits.total.tobytes())
         return digest.hexdigest()

@@ -23,10 +23,11 @@ from moesim.measure.encode import (
     as_csv,
     as_json,
     as_npz,
-    as_parquet,
     digest,
+    file_digest,
     from_npz,
     from_parquet,
+    write_parquet,
 )
 from moesim.measure.folder import (
     MANIFEST,
@@ -86,6 +87,7 @@ def write_run(result: Result, folder: Path) -> Path:
     """
     with whole_folder(folder) as draft:
         fill(draft, run_files(result))
+        fill_tables(draft, result)
         if result.figures is not None:
             result.plot.save_all(draft / PLOTS)
         seal(draft, RUN, {**result.manifest, "scenario": result.name})
@@ -167,14 +169,14 @@ def read_run(
 
 
 def run_files(result: Result) -> dict[str, bytes]:
-    """Return every data file of a run, by name; the same for the same run."""
+    """Return every file of a run but its tables, by name; the same for the same run."""
     records = [
         {**record, "run_number": number}
         for number, record in enumerate(result.summaries)
     ]
     whole = {"replications": result.replications, "schema_version": SCHEMA_VERSION}
     numbers = {**published(result.summary), **whole, "ci95": result.ci95}
-    files = {
+    return {
         "scenario.yaml": result.scenario_text.encode(),
         "result.json": as_json(numbers),
         "summary.json": as_json(records),
@@ -182,11 +184,6 @@ def run_files(result: Result) -> dict[str, bytes]:
         "traffic.npz": as_npz(bytes=result.traffic),
         "expert_load.npz": as_npz(load=expert_load(result), rank_load=result.rank_load),
     }
-    for name in TABLES:
-        table = getattr(result.tables, name)
-        if len(table) or name != "gaps":
-            files[f"{name}.parquet"] = as_parquet(table)
-    return files
 
 
 def expert_load(result: Result) -> Ints:
@@ -206,12 +203,18 @@ def fill(folder: Path, files: Mapping[str, bytes]) -> None:
         (folder / name).write_bytes(data)
 
 
+def fill_tables(folder: Path, result: Result) -> None:
+    """Write the tables into `folder`, a block of rows at a time; no file for no gaps."""
+    for name in TABLES:
+        path = folder / f"{name}.parquet"
+        if not write_parquet(result.tables.blocks(name), path) and name == "gaps":
+            path.unlink()
+
+
 def seal(folder: Path, kind: str, facts: Mapping[str, Any]) -> None:
     """Write the manifest: what this is, how it came about, and every file's hash."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    hashes = {
-        str(p.relative_to(folder).as_posix()): digest(p.read_bytes()) for p in paths
-    }
+    hashes = {str(p.relative_to(folder).as_posix()): file_digest(p) for p in paths}
     ours = {"kind": kind, "schema_version": SCHEMA_VERSION, "files": hashes}
     (folder / MANIFEST).write_bytes(as_json({**facts, **ours}))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from moesim.measure.intervals import student_interval
 from moesim.measure.show import plain, result_html, result_line, table_html
-from moesim.measure.tables import Tables
+from moesim.measure.tables import TableSet
 from moesim.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Result:
 
     Parameters
     ----------
-    tables : Tables
+    tables : TableSet
         What was recorded, as data frames; also at hand as `requests`, `experts`, ....
     summaries : sequence of dict
         One record of metrics per replication, in vLLM's key names.
@@ -102,7 +102,7 @@ class Result:
         Makes the object behind `plot` from this result.
     """
 
-    tables: Tables
+    tables: TableSet
     summaries: Sequence[Mapping[str, Any]]
     manifest: Mapping[str, Any]
     scenario_text: str

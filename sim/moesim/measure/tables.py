@@ -1,8 +1,11 @@
 """The tables of a result: which columns each has, and of what type."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from moesim.errors import InputError, Problem
 
@@ -51,6 +54,8 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "layer": "int64",
         "expert": "int64",
         "tokens": "int64",
+        "dropped": "int64",
+        "rerouted": "int64",
         "jobs": "int64",
         "service_s": "float64",
         "wait_mean_us": "float64",
@@ -88,6 +93,53 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Columns of each table, in order, with their types; ``str`` is pandas's own choice."""
+
+
+BLOCK = 1 << 14
+"""Rows of a long table that are made or written together."""
+Column = NDArray[Any]
+
+
+class TableSet(Protocol):
+    """The tables of a result, as frames, by the column, or by the block of rows."""
+
+    @property
+    def requests(self) -> "DataFrame":
+        """One row per request."""
+        ...
+
+    @property
+    def gaps(self) -> "DataFrame":
+        """One row per pair of consecutive output tokens of a request, in order."""
+        ...
+
+    @property
+    def passes(self) -> "DataFrame":
+        """One row per forward pass."""
+        ...
+
+    @property
+    def experts(self) -> "DataFrame":
+        """One row per (MoE layer, logical expert)."""
+        ...
+
+    @property
+    def gpus(self) -> "DataFrame":
+        """One row per GPU."""
+        ...
+
+    @property
+    def links(self) -> "DataFrame":
+        """One row per (GPU, port, direction, phase)."""
+        ...
+
+    def column(self, table: str, name: str) -> Column:
+        """Return one column of a table."""
+        ...
+
+    def blocks(self, table: str) -> Iterator["DataFrame"]:
+        """Yield a table a block of rows at a time, at least one block."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,6 +192,16 @@ class Tables:
             return concat(filled, ignore_index=True) if filled else empty(name)
 
         return cls(**{name: join(name) for name in COLUMNS})
+
+    def column(self, table: str, name: str) -> Column:
+        """Return one column of a table."""
+        return np.asarray(getattr(self, table)[name])
+
+    def blocks(self, table: str) -> Iterator["DataFrame"]:
+        """Yield a table a block of rows at a time, at least one block."""
+        frame = getattr(self, table)
+        for begin in range(0, max(len(frame), 1), BLOCK):
+            yield frame.iloc[begin : begin + BLOCK]
 
     def only(self, replication: int) -> "Tables":
         """Return the rows of one replication."""

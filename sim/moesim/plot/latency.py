@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
-from pandas import DataFrame
 
 from moesim.errors import InputError
 from moesim.measure.result import Result
@@ -40,6 +39,19 @@ POINTS: Final = 1500
 """Steps of a curve at most: as many as a figure can show."""
 
 
+class Curve(NamedTuple):
+    """What is drawn of a distribution: there may be millions of values behind it."""
+
+    x: Floats
+    share: Floats
+    marks: Floats
+    size: int
+
+    def same(self, other: "Curve") -> bool:
+        """Return whether two curves are the same, as far as a figure can show."""
+        return self.size == other.size and np.array_equal(self.x, other.x)
+
+
 @styled
 def latency_cdf(result: Result, metrics: Sequence[str]) -> Figure:
     """Return the distributions of `metrics` of one result.
@@ -50,32 +62,41 @@ def latency_cdf(result: Result, metrics: Sequence[str]) -> Figure:
         If a metric is not one of `METRICS`.
     """
     chosen = [metric(name) for name in metrics]
-    curves = merged({m.label: values(result, m) for m in chosen})
+    curves = merged({m.label: curve_of(values(result, m)) for m in chosen})
     if not curves:
         labels = ", ".join(m.label for m in chosen)
         return notice(f"{labels}: no data", missing(result, chosen[0]))
     label, curve = next(iter(curves.items()))
     first = next(m for m in chosen if m.label in label.split(SAME))
-    half, last = (duration(float(np.percentile(curve, p))) for p in (50, 99))
+    half, last = (duration(float(curve.marks[MARKED.index(p)])) for p in (50, 99))
     title = f"{first.meaning.capitalize()}: half within {half}, 99 % within {last}"
     what = chosen[0].meaning if len(chosen) == 1 else "latency"
     return draw_curves(title, curves, f"{what} ({sample(result, chosen)})")
 
 
-def merged(curves: Mapping[str, Floats]) -> dict[str, Floats]:
+def curve_of(curve: Floats) -> Curve:
+    """Return what is drawn of ascending values."""
+    if not len(curve):
+        return Curve(curve, curve, curve, 0)
+    x, share = steps(curve)  # before percentiles, which may reorder what they take
+    marks = np.percentile(curve, MARKED, overwrite_input=True)
+    return Curve(x, share, marks, len(curve))
+
+
+def merged(curves: Mapping[str, Curve]) -> dict[str, Curve]:
     """Return the curves that have points, under one label those that are the same.
 
     Requests of one token have their first token when they have their last.
     """
-    kept: dict[str, Floats] = {}
+    kept: dict[str, Curve] = {}
     for label, curve in curves.items():
-        same = [name for name, other in kept.items() if np.array_equal(other, curve)]
+        same = [name for name, other in kept.items() if curve.same(other)]
         if same:
             kept = {
                 f"{name}{SAME}{label}" if name in same else name: other
                 for name, other in kept.items()
             }
-        elif len(curve):
+        elif curve.size:
             kept[label] = curve
     return kept
 
@@ -84,12 +105,14 @@ def merged(curves: Mapping[str, Floats]) -> dict[str, Floats]:
 def compared_cdf(results: Mapping[str, Result], name: str) -> Figure:
     """Return one metric's distribution under each policy."""
     chosen = metric(name)
-    curves = {policy: values(result, chosen) for policy, result in results.items()}
-    curves = {policy: curve for policy, curve in curves.items() if len(curve)}
+    curves = {
+        name: curve_of(values(result, chosen)) for name, result in results.items()
+    }
+    curves = {policy: curve for policy, curve in curves.items() if curve.size}
     if not curves:
         first = next(iter(results.values()))
         return notice(f"{chosen.label}: no data", missing(first, chosen))
-    tails = {policy: float(np.percentile(c, 99)) for policy, c in curves.items()}
+    tails = {policy: float(curve.marks[-1]) for policy, curve in curves.items()}
     best = min(tails, key=lambda policy: tails[policy])
     worst = max(tails, key=lambda policy: tails[policy])
     title = (
@@ -110,21 +133,29 @@ def metric(name: str) -> Metric:
 
 def values(result: Result, chosen: Metric) -> Floats:
     """Return a metric of the measured requests in ms, ascending, without what is NaN."""
-    finished = measured(result)
-    finished = finished[finished["status"] == "finished"]
-    table = finished
+    wanted = measured(result) & finished(result)
     if chosen.table == "gaps":
-        table = result.gaps[of_requests(result.gaps, finished)]
-    column = table[chosen.column].to_numpy(np.float64)
-    return np.sort(column[np.isfinite(column)])
+        wanted = of_requests(result, wanted)
+    column = result.tables.column(chosen.table, chosen.column).astype(float, copy=False)
+    column = column[wanted & np.isfinite(column)]
+    column.sort()
+    return column
 
 
-def measured(result: Result) -> DataFrame:
-    """Return the requests that arrived after the warm-up, which is not measured."""
+def measured(result: Result) -> Bools:
+    """Return which requests arrived after the warm-up, which is not measured."""
     warmup_s = np.array([warm_up(record) for record in result.summaries])
-    requests = result.requests
-    since = requests["arrival_s"] >= warmup_s[requests["replication"]]
-    return requests[since | requests["arrival_s"].isna()]
+    if not warmup_s.any():
+        return np.ones(len(result.tables.column("requests", "slo_ok")), bool)
+    arrival_s = result.tables.column("requests", "arrival_s").astype(float, copy=False)
+    since = warmup_s[result.tables.column("requests", "replication")]
+    return np.isnan(arrival_s) | (arrival_s >= since)
+
+
+def finished(result: Result) -> Bools:
+    """Return which requests finished."""
+    status: Bools = result.tables.column("requests", "status") == "finished"
+    return status
 
 
 def warm_up(record: Mapping[str, Any]) -> float:
@@ -133,22 +164,24 @@ def warm_up(record: Mapping[str, Any]) -> float:
     return float(duration - record.get("measured_window_s", duration))
 
 
-def of_requests(gaps: DataFrame, requests: DataFrame) -> Bools:
+def of_requests(result: Result, requests: Bools) -> Bools:
     """Return which gaps are between tokens of `requests`."""
-    width = int(gaps["request_id"].max()) + 1 if len(gaps) else 1
-    known = requests[requests["request_id"] < width]
-    mine, wanted = (
-        (table["replication"] * width + table["request_id"]).to_numpy()
-        for table in (gaps, known)
+    owner, number = (
+        result.tables.column(table, "request_id") for table in ("gaps", "requests")
     )
-    return np.isin(mine, wanted)
+    mine, run = (
+        result.tables.column(table, "replication") for table in ("gaps", "requests")
+    )
+    width = int(owner.max(initial=0)) + 1
+    known = requests & (number < width)
+    return np.isin(mine * width + owner, (run * width + number)[known])
 
 
 def missing(result: Result, chosen: Metric) -> str:
     """Return why there is nothing to draw."""
     if chosen.table == "gaps":
         return "No gaps between output tokens were recorded."
-    if not (measured(result)["status"] == "finished").any():
+    if not (measured(result) & finished(result)).any():
         return "No request finished."
     return f"No finished request has a {chosen.meaning}."
 
@@ -158,46 +191,47 @@ def sample(result: Result, chosen: Sequence[Metric]) -> str:
     if all(one.table == "gaps" for one in chosen):
         text = counted(len(values(result, chosen[0])), "gap")
     else:
-        requests = measured(result)
-        finished = int((requests["status"] == "finished").sum())
-        text = counted(finished, "finished request")
-        text += f" of {len(requests):,}" if finished < len(requests) else ""
+        since = measured(result)
+        done, total = int((since & finished(result)).sum()), int(since.sum())
+        text = counted(done, "finished request")
+        text += f" of {total:,}" if done < total else ""
     runs = result.replications
     return f"{text}, {runs} replications pooled" if runs > 1 else text
 
 
 def steps(curve: Floats) -> tuple[Floats, Floats]:
     """Return the corners of sorted values' empirical distribution: exact, but few."""
-    rank = np.arange(len(curve))
-    if len(curve) > POINTS:
-        tail = rank[int(0.98 * len(curve)) :]
-        rank = np.unique(np.concatenate([thinned(rank), thinned(tail)]))
-    share = (rank + 1) / len(curve)
+    size = len(curve)
+    rank = np.arange(min(size, POINTS))
+    if size > POINTS:
+        tail = thinned(int(0.98 * size), size)
+        rank = np.unique(np.concatenate([thinned(0, size), tail]))
+    share = (rank + 1) / size
     return np.append(curve[0], curve[rank]), np.append(0.0, share)
 
 
-def thinned(rank: Ints) -> Ints:
-    """Return at most half of `POINTS` of these ranks, evenly, with both ends."""
-    place = np.linspace(0, len(rank) - 1, min(len(rank), POINTS // 2))
-    return rank[place.astype(np.int64)]
+def thinned(first: int, end: int) -> Ints:
+    """Return at most half of `POINTS` of the ranks up to `end`, evenly, both ends in."""
+    place = np.linspace(0, end - first - 1, min(end - first, POINTS // 2))
+    return first + place.astype(np.int64)
 
 
-def draw_curves(title: str, curves: Mapping[str, Floats], xlabel: str) -> Figure:
+def draw_curves(title: str, curves: Mapping[str, Curve], xlabel: str) -> Figure:
     """Return a figure of distributions on a logarithmic axis, percentiles marked."""
     figure, axes = canvas(title)
     width = max(len(label) for label in curves)
     for place, (label, curve) in enumerate(curves.items()):
         colour = COLOURS[place % len(COLOURS)]
-        marks = np.percentile(curve, MARKED)
         axes.step(
-            *steps(curve),
+            curve.x,
+            curve.share,
             where="post",
             color=colour,
             ls=LINES[place % len(LINES)],
-            label=f"{label:{width}}{named(marks)}",
+            label=f"{label:{width}}{named(curve.marks)}",
         )
         shares = [p / 100 for p in MARKED]
-        axes.plot(marks, shares, "o", color=colour, mec="white", ms=6.5, zorder=3)
+        axes.plot(curve.marks, shares, "o", color=colour, mec="white", ms=6.5, zorder=3)
     finish_axes(axes, xlabel)
     mono = {"family": "DejaVu Sans Mono", "size": 8.5}
     figure.legend(loc="outside lower left", handlelength=3.6, prop=mono)

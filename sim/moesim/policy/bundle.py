@@ -8,6 +8,8 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 from moesim.errors import InputError
+from moesim.policy.capacity import Unlimited
+from moesim.policy.catalogue import POLICIES
 from moesim.policy.compose import (
     ASSIGNS,
     ArrivalOrder,
@@ -15,14 +17,21 @@ from moesim.policy.compose import (
     SmallestKeys,
 )
 from moesim.policy.dispatch import DISPATCHES, RoundRobinReplica
-from moesim.policy.order import ORDERS, Fifo, check
+from moesim.policy.gate import AsRouted
+from moesim.policy.order import Fifo, check
+from moesim.policy.rebalance import Rebalance, Still
+from moesim.policy.release import AtOnce
 from moesim.policy.view import (
+    Admit,
     Assign,
     Compose,
     Dispatch,
+    Foresight,
+    Gate,
     Knowledge,
     Needs,
     Order,
+    Release,
     Select,
 )
 from moesim.units import parse_duration
@@ -30,9 +39,13 @@ from moesim.units import parse_duration
 ROLES: dict[str, type] = {
     "assign": Assign,
     "compose": Compose,
+    "release": Release,
     "order": Order,
     "select": Select,
     "dispatch": Dispatch,
+    "gate": Gate,
+    "admit": Admit,
+    "rebalance": Rebalance,
 }
 
 
@@ -43,9 +56,13 @@ class Policy:
     name: str = "custom"
     assign: Assign = field(default_factory=RoundRobin)
     compose: Compose = field(default_factory=ArrivalOrder)
+    release: Release = field(default_factory=AtOnce)
     order: Order = field(default_factory=Fifo)
     select: Select = field(default_factory=SmallestKeys)
     dispatch: Dispatch = field(default_factory=RoundRobinReplica)
+    gate: Gate = field(default_factory=AsRouted)
+    admit: Admit = field(default_factory=Unlimited)
+    rebalance: Rebalance = field(default_factory=Still)
 
     def __post_init__(self) -> None:
         try:
@@ -65,6 +82,30 @@ class Policy:
         return cast("float", getattr(self.order, "wait_budget_s", inf))
 
     @property
+    def foresight(self) -> Foresight:
+        """What the order, or else the composition or release, wants to be shown."""
+        for role in (self.order, self.compose, self.release):
+            found = getattr(role, "foresight", None)
+            if found is not None:
+                return cast("Foresight", found)
+        return Foresight(knowledge=self.knowledge)
+
+    @property
+    def feedback(self) -> float:
+        """What the release's patience is multiplied by when queues grow."""
+        return cast("float", getattr(self.release, "feedback", 1.0))
+
+    @property
+    def changes_outputs(self) -> bool:
+        """Whether models would answer otherwise under this policy."""
+        return type(self.gate) is not AsRouted or type(self.admit) is not Unlimited
+
+    @property
+    def coupling(self) -> str:
+        """The coupling that the select role needs; empty: any."""
+        return cast("str", getattr(self.select, "coupling", ""))
+
+    @property
     def needs(self) -> Needs:
         """Whether any role looks at the whole instance at an instant of its choice."""
         found = [getattr(self, role) for role in ROLES]
@@ -74,11 +115,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The roles that a scenario's ``serving`` section names."""
+    """The roles that a scenario's ``serving`` and ``placement`` sections name."""
 
     assign: str = "round_robin"
     replica: str = "round_robin"
     stage_width: int = 0
+    rebalance: Rebalance = field(default_factory=Still)
 
 
 def make_policy(given: object, setting: Setting = Setting()) -> Policy:
@@ -90,9 +132,9 @@ def make_policy(given: object, setting: Setting = Setting()) -> Policy:
         A whole `Policy`; or a name (``"oldest"``), a class by path
         (``"my_module:Class"``), a mapping with ``name`` and parameters, or an object
         that has the method of at least one role (``key``, ``sequence``, ``rank``,
-        ``stage``, ``slots``).
+        ``stage``, ``slots``, ``delay``, ``steer``, ``room``, ``watch``).
     setting : Setting
-        The roles that the scenario's ``serving`` section names.
+        The roles that the scenario's ``serving`` and ``placement`` sections name.
 
     Raises
     ------
@@ -105,18 +147,20 @@ def make_policy(given: object, setting: Setting = Setting()) -> Policy:
     played = {role: thing for role, kind in ROLES.items() if isinstance(thing, kind)}
     if not played:
         message = f"policy {name!r} plays no role: it needs one of the methods key, "
-        raise InputError(message + "sequence, rank, stage, slots")
+        message += "sequence, rank, stage, slots, delay, steer, room, watch"
+        raise InputError(message)
     roles: dict[str, Any] = {
         "assign": _known(setting.assign, ASSIGNS, "serving.assign")(),
         "dispatch": _known(setting.replica, DISPATCHES, "serving.replica")(),
         "select": SmallestKeys(setting.stage_width),
+        "rebalance": setting.rebalance,
     }
     return Policy(name, **(roles | played))
 
 
 def policy_parameters(name: str) -> tuple[str, ...]:
     """Return the parameters of a named policy, as a scenario writes them."""
-    return tuple(item.name.removesuffix("_s") for item in fields(ORDERS[name]))
+    return tuple(item.name.removesuffix("_s") for item in fields(POLICIES[name]))
 
 
 def _resolve(given: object) -> tuple[str, object]:
@@ -133,7 +177,7 @@ def _resolve(given: object) -> tuple[str, object]:
 
 def _build(name: str, table: Mapping[str, object]) -> object:
     if ":" not in name:
-        return _call(name, _known(name, ORDERS, "policy"), table)
+        return _call(name, _known(name, POLICIES, "policy"), table)
     try:
         maker = resolve_name(name)
     except Exception as error:  # noqa: BLE001 - it runs code that is not ours

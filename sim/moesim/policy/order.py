@@ -1,7 +1,7 @@
 """Which job a GPU serves next: the place where peaks are staggered.
 
-Keys are seconds; the smallest is served first, and equal keys by age. Axis: ``L``
-layers.
+Keys are seconds; the smallest is served first, and equal keys by age. Axes: ``L``
+layers, ``G`` GPUs.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import TypeGuard, get_args
 
 import numpy as np
 
-from moesim.policy.view import BatchView, Knowledge, View
+from moesim.policy.view import BatchView, Knowledge, PredictorName, Road, View
 from moesim.types import Floats
 
 
@@ -55,48 +55,27 @@ class PerLayer:
         return float(stage_bottlenecks(batch)[0])
 
 
-@dataclass(frozen=True, slots=True)
-class CrossLayer:
-    """Shortest remaining bottleneck over all layers to come first, with ageing.
-
-    Parameters
-    ----------
-    knowledge : {"present", "predicted", "oracle"}
-        What it knows of the routing to come.
-    ageing : float
-        Seconds of remaining work that one second of age outweighs; 0 is pure
-        shortest-remaining-first, which starves the long.
-    wait_budget_s : float
-        A job queued this long is served before all others, oldest first: it bounds
-        every delay. 0 is FIFO.
-    """
-
-    knowledge: Knowledge = "predicted"
-    ageing: float = 0.5
-    wait_budget_s: float = 5e-3
-
-    def __post_init__(self) -> None:
-        check(self.knowledge, self.wait_budget_s)
-        if not (is_number(self.ageing) and 0 <= self.ageing < inf):
-            raise ValueError(f"ageing is a number from 0; got {self.ageing!r}")
-
-    def key(self, batch: BatchView, view: View) -> float:
-        """Return remaining seconds, less what age is worth.
-
-        Age grows equally fast for all that wait, so the arrival of the oldest request
-        stands for it: the key of a queued job never has to be computed anew.
-        """
-        remaining = float(stage_bottlenecks(batch).sum())
-        return remaining + self.ageing * batch.oldest_arrival_s
-
-
-def check(knowledge: object, wait_budget_s: object) -> None:
-    """Raise `ValueError` for a knowledge or a wait budget that means nothing."""
-    if knowledge not in get_args(Knowledge):
-        known = ", ".join(get_args(Knowledge))
-        raise ValueError(f"knowledge {knowledge!r} is not one of {known}")
+def check(
+    knowledge: object, wait_budget_s: object, predictor: object = "global"
+) -> None:
+    """Raise `ValueError` for a knowledge, wait budget or predictor that means nothing."""
+    _check_word("knowledge", knowledge, get_args(Knowledge))
+    _check_word("predictor", predictor, get_args(PredictorName))
     if not (is_number(wait_budget_s) and float(wait_budget_s) >= 0):
         raise ValueError(f"wait_budget is a duration from 0; got {wait_budget_s!r}")
+
+
+def _check_word(what: str, word: object, known: tuple[str, ...]) -> None:
+    if word not in known:
+        raise ValueError(f"{what} {word!r} is not one of {', '.join(known)}")
+
+
+def check_number(name: str, value: object, most: float, none: float = 0.0) -> None:
+    """Raise `ValueError` unless a value is a finite number from 0 to `most`, or `none`."""
+    good = is_number(value) and (0 <= value <= most or value == none)
+    if not good or value == inf:
+        upto = f" to {most:g}" if most < inf else ""
+        raise ValueError(f"{name} is a number from 0{upto}; got {value!r}")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -108,18 +87,42 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def stage_bottlenecks(batch: BatchView) -> Floats:
+def stage_bottlenecks(batch: BatchView, congestion: float = 0.0) -> Floats:
     """Return the busiest GPU's seconds in each stage still to come, this one first.
 
     A layer whose routing is unknown counts as the mean of the known ones, or as nothing
     when none is known. After the last layer nothing remains.
+
+    Parameters
+    ----------
+    batch : BatchView
+        The micro-batch.
+    congestion : float
+        How much a second of experts on a crowded part of the road counts more, and on
+        an empty one less: 0 as any other, 1 in proportion to the crowd.
     """
     if batch.stage == "lm_head":
         return np.zeros(1)
     attention = batch.attention_s.max(axis=1)
-    experts = fill_unknown(batch.experts_s.max(axis=1))
+    work = batch.experts_s
+    if congestion and batch.road is not None:
+        work = work * (1 + congestion * (crowd(batch.road) - 1))
+    experts = fill_unknown(work.max(axis=1))
     path = np.stack([attention, experts], axis=1).ravel()
     return path[2 * batch.layer + (batch.stage == "experts") :]
+
+
+def crowd(road: Road) -> Floats:
+    """Return ``(L, G)``: how crowded each part of the road is, 1 on average.
+
+    That is its share of time lately plus its share of the work under way, each over
+    their mean; 1 everywhere while nothing is known.
+    """
+    terms = [road.use, road.ahead_s]
+    known = [term / term.mean() for term in terms if term.any()]
+    if not known:
+        return np.ones_like(road.use)
+    return np.mean(known, axis=0)
 
 
 def fill_unknown(per_layer: Floats) -> Floats:
@@ -129,11 +132,3 @@ def fill_unknown(per_layer: Floats) -> Floats:
         return per_layer
     known = per_layer[~unknown]
     return np.where(unknown, known.mean() if known.size else 0.0, per_layer)
-
-
-ORDERS: dict[str, type[Fifo | Oldest | PerLayer | CrossLayer]] = {
-    "fifo": Fifo,
-    "oldest": Oldest,
-    "per_layer": PerLayer,
-    "cross_layer": CrossLayer,
-}

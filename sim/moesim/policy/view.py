@@ -3,6 +3,8 @@
 A role is one object with one method; a policy is a bundle of roles. What a role sees is
 a frozen picture "as of now", with a stated knowledge of the routing:
 
+``counts``
+    none: how many tokens there are, and nothing of where they go;
 ``present``
     only routing that has already happened;
 ``predicted``
@@ -11,19 +13,77 @@ a frozen picture "as of now", with a stated knowledge of the routing:
     the true path to come (a bound, not a policy anyone could run).
 
 Axes: ``L`` MoE layers, ``G`` GPUs, ``R`` data-parallel ranks, ``W`` waiting requests,
-``T`` tokens, ``k`` experts of a token.
+``M`` requests of a micro-batch, ``T`` tokens, ``k`` experts of a token.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from moesim.spec.placement import Placement
-from moesim.types import Floats, Ids, Ints
+import numpy as np
 
-Knowledge = Literal["present", "predicted", "oracle"]
+from moesim.spec.placement import Placement
+from moesim.types import Floats, Ids, Ints, Slots
+
+Knowledge = Literal["counts", "present", "predicted", "oracle"]
+PredictorName = Literal["uniform", "global", "by_class", "lookahead", "oracle"]
 Stage = Literal["attention", "experts", "lm_head"]
 Needs = Literal["barrier_local", "global_instant"]
+NOTHING: Floats = np.zeros((0, 0))
+"""What a view holds where there is nothing to show."""
+NOBODY: Ints = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """What a policy wants to be shown of the road to come.
+
+    Parameters
+    ----------
+    knowledge : {"counts", "present", "predicted", "oracle"}
+        How far it may look.
+    predictor : str
+        Who guesses, if the knowledge is ``predicted``.
+    hit_rate : float
+        Of the ``lookahead`` predictor: how often a token's path in a layer is right.
+    look : int
+        How many of a rank's waiting requests it wants paths of; 0: none.
+    congestion : bool
+        Whether it wants the congestion map.
+    alpha, window_s : float
+        The map averages over windows of so many seconds, the last with weight `alpha`.
+    """
+
+    knowledge: Knowledge = "present"
+    predictor: PredictorName = "global"
+    hit_rate: float = 1.0
+    look: int = 0
+    congestion: bool = False
+    alpha: float = 0.3
+    window_s: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """How full the road was when a micro-batch was formed.
+
+    It is a picture of that instant and stays as it is while the micro-batch walks.
+
+    Parameters
+    ----------
+    use : (L, G) array of float
+        Share of its time that each GPU spent on the experts of each layer lately, by
+        the passes that have ended.
+    ahead_s : (L, G) array of float
+        Seconds of expert work that micro-batches in flight should still bring, as far
+        as the policy's knowledge goes and as if all moved at the usual pace.
+    patience : float
+        Share of its budget of holding back that feedback leaves the policy.
+    """
+
+    use: Floats
+    ahead_s: Floats
+    patience: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +108,17 @@ class BatchView:
         goes; NaN in the layers it knows nothing about.
     ready_s : float
         In lockstep, since when it has been ready for its layer's experts.
+    loads : (G,) array of int
+        In lockstep, how many tokens each GPU would receive for this layer's experts.
+    deferred, cohort : int
+        In lockstep, for how many stages in a row it has been passed over; and the most
+        micro-batches that were in flight together since the instance last was empty.
+    requests : (M,) array of int
+        Whose tokens it computes.
+    decoding : bool
+        Whether it computes a single token of each, over what is cached.
+    road : Road or None
+        The congestion map as of its forming, for a policy that asks for it.
     """
 
     batch: int
@@ -59,6 +130,12 @@ class BatchView:
     attention_s: Floats
     experts_s: Floats
     ready_s: float = 0.0
+    loads: Ints = field(default_factory=lambda: NOBODY)
+    deferred: int = 0
+    cohort: int = 0
+    requests: Ints = field(default_factory=lambda: NOBODY)
+    decoding: bool = False
+    road: Road | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +158,30 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class WaitingView:
-    """The waiting requests of one rank, longest wait first: ``(W,)`` columns."""
+    """The waiting requests of one rank, longest wait first: ``(W,)`` columns.
+
+    Parameters
+    ----------
+    request, klass, arrival_s, tokens : (W,) arrays
+        Who, of what class, since when, and how many tokens each has to compute.
+    budget, seats : int
+        How many tokens, and how many requests, the micro-batch still takes on this
+        rank.
+    load : (w, L, G) array of float
+        For the first ``w`` of them, what the policy's knowledge says each GPU's experts
+        will have to do: tokens over the GPU's speed. Empty unless the policy looks.
+    taken : (L, G) array of float
+        The same of what is in the micro-batch already.
+    """
 
     request: Ints
     klass: Ints
     arrival_s: Floats
     tokens: Ints
+    budget: int = 0
+    seats: int = 0
+    load: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    taken: Floats = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +242,53 @@ class Select(Protocol):
 
 
 @runtime_checkable
+class Release(Protocol):
+    """Decides whether a micro-batch that has been formed starts now or later."""
+
+    def delay(self, batch: BatchView, view: View) -> float:
+        """Return for how many seconds to hold `batch` back; 0 lets it go."""
+        ...
+
+
+@runtime_checkable
+class Gate(Protocol):
+    """Bends what routers choose, which changes model outputs.
+
+    A gate may also have the attribute ``temperature`` (default 1), which log weights
+    are divided by.
+    """
+
+    def steer(self, bias: Floats, seen: Ints) -> Floats:
+        """Return what to add to ``(L, E)`` log weights, after a pass.
+
+        Parameters
+        ----------
+        bias : (L, E) array of float
+            What is added so far, 0 at first.
+        seen : (L, E) array of int
+            Tokens that experts had in a pass that has just ended.
+        """
+        ...
+
+
+@runtime_checkable
+class Admit(Protocol):
+    """Decides how many tokens of a micro-batch an expert takes in a layer.
+
+    It may also have the attributes ``overflow`` (``"drop"``, the default, or
+    ``"reroute"``) and ``reach`` (default 8: to how many experts beyond its own a token
+    may be sent).
+    """
+
+    def room(self, tokens: int, top_k: int, experts: int) -> int:
+        """Return the most tokens of an expert, for a micro-batch of so many."""
+        ...
+
+
+@runtime_checkable
 class Dispatch(Protocol):
     """Decides which replica of an expert takes a token."""
 
-    def slots(self, ids: Ids, source: Ints, placement: Placement) -> Ints:
+    def slots(self, ids: Ids, source: Ints, placement: Placement) -> Slots:
         """Return ``(T, L, k)`` physical slots for ``(T, L, k)`` logical experts."""
         ...

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moesim.routing.counter import Bits
+from moesim.routing.counter import Bits, below
 from moesim.types import Floats, Ids, Ints
 
-_S16, _S32, _LOW = np.uint64(16), np.uint64(32), np.uint64(2**32 - 1)
+_S16, _S32 = np.uint64(16), np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +21,8 @@ class AliasTables:
     Parameters
     ----------
     entries : (N * W,) array of uint64
-        A column each: threshold (32 bits), own outcome (16 bits), alias (16 bits).
+        A column each: threshold less one (32 bits), own outcome (16 bits), alias (16
+        bits).
     width : int
         Columns of a table, ``W``.
     """
@@ -35,14 +36,16 @@ class AliasTables:
         The upper half of a word picks the column and the lower half the side of its
         threshold, so probabilities are right to 2**-32. `bits` is overwritten.
         """
-        column = bits >> _S32
-        column *= np.uint64(self.width)
-        column >>= _S32
-        column += row * np.uint64(self.width)
-        entry = self.entries.take(column.view(np.int64), mode="clip")
-        bits &= _LOW
-        own = bits < (entry >> _S32)
-        return np.where(own, (entry >> _S16).astype(np.uint16), entry.astype(np.uint16))
+        column = below(bits, self.width)
+        column += (row * np.uint64(self.width)).view(np.int64)
+        entry = self.entries.take(column, mode="clip")
+        bits <<= _S32
+        own = (bits <= entry).astype(np.uint32)
+        # Shifting the outcomes by the answer is faster than branching on it.
+        own <<= np.uint32(4)
+        sides = entry.astype(np.uint32)
+        sides >>= own
+        return sides.astype(np.uint16)
 
 
 def alias_tables(weights: Floats, outcomes: Ints | None = None) -> AliasTables:
@@ -76,9 +79,13 @@ def alias_tables(weights: Floats, outcomes: Ints | None = None) -> AliasTables:
 
 
 def _pack(threshold: Floats, names: Ints, partner: Ints) -> Bits:
-    """Return flat entries; a column that is full is its own alias, so 2**32-1 is 1."""
+    """Return flat entries; a column that is full is its own alias, so 2**32-1 is 1.
+
+    Where the threshold is 0 and cannot be lessened, the alias is on both sides.
+    """
     alias = np.take_along_axis(names, partner, axis=1)
-    share = np.rint(np.clip(threshold, 0, 1) * 2.0**32)
-    entries = np.minimum(share, 2.0**32 - 1).astype(np.uint64) << _S32
-    entries |= (names.astype(np.uint64) << _S16) | alias.astype(np.uint64)
+    share = np.minimum(np.rint(np.clip(threshold, 0, 1) * 2.0**32), 2.0**32 - 1)
+    own = np.where(share > 0, names, alias).astype(np.uint64)
+    entries = np.maximum(share - 1, 0).astype(np.uint64) << _S32
+    entries |= (own << _S16) | alias.astype(np.uint64)
     return entries.ravel()

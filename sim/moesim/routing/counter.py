@@ -47,7 +47,7 @@ def root(seed: int, purpose: str) -> np.uint64:
     return np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
 
 
-def token_keys(origin: np.uint64, request: Ints, position: Ints) -> Bits:
+def token_keys(origin: np.uint64 | Bits, request: Ints, position: Ints) -> Bits:
     """Return ``(T,)`` keys, one for each (request, position), from a `root`."""
     stream = mix(origin ^ (request.astype(np.uint64) * _GAMMA))
     return mix(stream + (position.astype(np.uint64) * _GAMMA + _GAMMA))
@@ -73,4 +73,10 @@ def below(bits: Bits, bound: int) -> Ints:
 
     `bound` is at most 2**32; each value's probability is off by at most 2**-32.
     """
-    return ((bits >> _S32) * np.uint64(bound) >> _S32).astype(np.int64)
+    power = bound.bit_length() - 1
+    if power > 0 and bound == 1 << power:
+        return (bits >> np.uint64(64 - power)).view(np.int64)
+    found = bits >> _S32
+    found *= np.uint64(bound)
+    found >>= _S32
+    return found.view(np.int64)

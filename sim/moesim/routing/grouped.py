@@ -14,9 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from moesim.routing.alias import AliasTables, alias_tables
-from moesim.routing.counter import Bits, bits_at, step, uniform
-from moesim.routing.topk import PREPARE, Cells, PlackettLuce, distinct, steps
+from moesim.routing.counter import Bits, bits_at, step
+from moesim.routing.topk import (
+    PREPARE,
+    Cells,
+    Forced,
+    PlackettLuce,
+    blocks,
+    distinct,
+    steps,
+)
 from moesim.types import Bools, Floats, Ids, Ints
+
+_S12 = np.uint64(12)
 
 
 def group_limited_topk(scores: Floats, groups: int, top_groups: int, k: int) -> Ints:
@@ -48,19 +58,23 @@ def best_groups(scores: Floats, groups: int, top_groups: int) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedCells(Cells):
-    """Cells that know their groups: ``(m, C)`` numbers and cumulative shares."""
+    """Cells that know their ``(m, C)`` groups, and ``(m - 1, C)`` edges between them.
+
+    A number of 52 random bits falls to the group that has as many edges below it as
+    there are groups before it.
+    """
 
     groups: Ids
-    edges: Floats
+    edges: Ints
 
-    def __getitem__(self, index: Ints) -> "GroupedCells":
+    def __getitem__(self, index: Ints | slice) -> "GroupedCells":
         """Return the cells at `index`."""
-        return GroupedCells(
-            self.start[index],
-            self.row[index],
-            self.groups.take(index, axis=1),
-            self.edges.take(index, axis=1),
-        )
+        if isinstance(index, slice):
+            groups, edges = self.groups[:, index], self.edges[:, index]
+        else:
+            groups = self.groups.take(index, axis=1)
+            edges = self.edges.take(index, axis=1)
+        return GroupedCells(self.start[index], self.row[index], groups, edges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,22 +103,40 @@ class GroupLimited:
             top_groups,
         )
 
-    def prepare(self, cells: Cells, forced: Ints | None) -> GroupedCells:
+    def prepare(self, cells: Cells, forced: Forced | None) -> GroupedCells:
         """Return the cells with their groups drawn; that of one forced expert is in."""
         apart = Cells(cells.start + step(PREPARE), cells.row)
         size = self.logs.shape[1] // self.mass.shape[1]
         held = None if forced is None else forced // size
         groups = distinct(self.by_mass, apart, self.top_groups, held)
-        share = self.mass[cells.row.view(np.int64), groups].cumsum(axis=0)
-        return GroupedCells(cells.start, cells.row, groups, share / share[-1])
+        edges = np.empty((self.top_groups - 1, len(cells)), np.int64)
+        for some in blocks(len(cells)):
+            edges[:, some] = self._edges(cells.row[some], groups[:, some])
+        return GroupedCells(cells.start, cells.row, groups, edges)
+
+    def _edges(self, row: Bits, groups: Ids) -> Ints:
+        """Return where the shares of the chosen groups end, but for the last.
+
+        A uniform number is `n` + 1/2 units of 2**-52 (`counter.uniform`): it is beyond
+        a share if and only if `n` is above the share's units less 1/2, or, as `n` is
+        whole, above the whole number below that.
+        """
+        at = groups + row * np.uint64(self.mass.shape[1])
+        share = self.mass.ravel().take(at.view(np.int64), mode="clip")
+        for place in range(1, len(share)):
+            share[place] += share[place - 1]
+        return np.floor(share[:-1] / share[-1] * 2.0**52 - 0.5).astype(np.int64)
 
     def draw(self, cells: Cells, counter: Ints) -> Ids:
         """Return ``(len(counter), C)`` draws, repeats allowed."""
         assert isinstance(cells, GroupedCells)
-        where = uniform(bits_at(cells.start, steps(2 * counter + 1)))
-        place = (where[:, None] > cells.edges[None, :-1]).sum(axis=1)
-        group = np.take_along_axis(cells.groups[None], place[:, None], axis=1)[:, 0]
-        row: Bits = cells.row * np.uint64(self.mass.shape[1]) + group.astype(np.uint64)
+        where = bits_at(cells.start, steps(2 * counter + 1))
+        where >>= _S12
+        chance, groups = where.view(np.int64), cells.groups
+        group = np.repeat(groups[:1], len(counter), axis=0)
+        for number, edge in enumerate(cells.edges):
+            group += (chance > edge) * (groups[number + 1] - groups[number])
+        row: Bits = cells.row * np.uint64(self.mass.shape[1]) + group
         return self.tables.draw(row, bits_at(cells.start, steps(2 * counter)))
 
     def log_weights(self, cells: Cells) -> Floats:

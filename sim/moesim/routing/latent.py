@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moesim.errors import Problem
 from moesim.routing.checks import check_count, check_number
@@ -114,13 +115,14 @@ class Latent(Sizes):
         cluster = rng.standard_normal((1, self.clusters, *shape))
         domain = rng.standard_normal((self.domains, 1, *shape))
         logs = self.spread * cluster + self.tilt * domain
-        return logs.reshape(-1, self.experts)
+        logs = logs.reshape(-1, self.experts)
+        return logs if self.bend is None else self.bend.logs(logs)
 
     @cached_property
-    def _favourites(self) -> Ints:
+    def _favourites(self) -> NDArray[np.int32]:
         """``(k, D * Z * L)``: experts of the highest weights, as the model limits them."""
         best = group_limited_topk(self._logs, self.groups, self.top_groups, self.top_k)
-        return np.ascontiguousarray(best.T)
+        return best.T.astype(np.int32, order="C")
 
     @cached_property
     def _law(self) -> Law:
@@ -149,6 +151,10 @@ class Latent(Sizes):
         """
         return self._rows(keys) // self.layers % self.clusters
 
+    def taste(self, keys: TokenKeys) -> tuple[Law, Ints]:
+        """Return the law, and the ``(T, L)`` rows of its weights that tokens draw by."""
+        return self._law, self._rows(keys)
+
     def _rows(self, keys: TokenKeys) -> Ints:
         start = token_keys(
             root(self.seed, "latent clusters"), keys.request, self._begin(keys)
@@ -161,14 +167,20 @@ class Latent(Sizes):
         kind = np.where(layer < change, before[:, None], after[:, None])
         return kind * self.layers + layer
 
-    def _followed(self, keys: TokenKeys) -> Ints:
+    def _followed(self, keys: TokenKeys, rows: Ints) -> NDArray[np.int32]:
         """Return ``(k, T, L)``: favourites for as long as a token follows them, or -1."""
         start = token_keys(root(self.seed, "latent"), keys.request, keys.position)
         layer = np.array([step(number) for number in range(self.layers)])
-        chance = uniform(bits_at(start[:, None], layer))
-        favourites = self._favourites.take(self._rows(keys), axis=1)
+        bits = bits_at(layer[:, None], start)
+        bits >>= np.uint64(12)
+        # `bits` + 1/2 units of 2**-52 are the uniform number (`counter.uniform`).
         least = self.loyalty ** np.arange(1, self.top_k + 1)
-        return np.where(chance < least[:, None, None], favourites, -1)
+        least = np.ceil(least * 2.0**52 - 0.5).astype(np.int64)
+        followed = self._favourites.take(rows.T, axis=1)
+        followed += 1
+        followed *= bits.view(np.int64) < least[:, None, None]
+        followed -= 1
+        return followed.swapaxes(1, 2)
 
     def _kind(self, domain: Ints, bits: Bits) -> Ints:
         """Return ``(T,)``: domain times Z plus a cluster drawn by the domain's shares."""

@@ -16,6 +16,8 @@ from moesim.errors import Problem
 from moesim.routing.checks import check_choice, check_count, check_number
 from moesim.routing.counter import root, token_keys, uniform
 from moesim.routing.draw import Sizes, draw_experts
+from moesim.routing.inclusion import group_inclusion, inclusion
+from moesim.routing.pass_counts import PassCounts
 from moesim.routing.source import TokenKeys
 from moesim.routing.topk import Law
 from moesim.streams import stream
@@ -31,14 +33,24 @@ class Uniform(Sizes):
 
     @cached_property
     def _law(self) -> Law:
-        return self.law(np.ones((1, self.experts)))
+        rows = 1 if self.bend is None else self.layers
+        return self.law(np.ones((rows, self.experts)))
+
+    def pass_counts(self) -> PassCounts:
+        """Return what draws the counts of whole passes."""
+        return counts_of(self, np.ones((self.layers, self.experts)))
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
         return draw_experts(self, self._law, keys, self._rows)
 
+    def taste(self, keys: TokenKeys) -> tuple[Law, Ints]:
+        """Return the law, and the ``(T, L)`` rows of its weights that tokens draw by."""
+        return self._law, self._rows(keys)
+
     def _rows(self, keys: TokenKeys) -> Ints:
-        return np.zeros((len(keys), self.layers), np.int64)
+        rows = np.zeros(1, np.int64) if self.bend is None else np.arange(self.layers)
+        return np.broadcast_to(rows, (len(keys), self.layers))
 
 
 @dataclass(frozen=True)
@@ -64,9 +76,17 @@ class Zipf(Sizes):
     def _law(self) -> Law:
         return self.law(zipf_weights(self, self.exponent))
 
+    def pass_counts(self) -> PassCounts:
+        """Return what draws the counts of whole passes."""
+        return counts_of(self, zipf_weights(self, self.exponent))
+
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
         return draw_experts(self, self._law, keys, self._rows)
+
+    def taste(self, keys: TokenKeys) -> tuple[Law, Ints]:
+        """Return the law, and the ``(T, L)`` rows of its weights that tokens draw by."""
+        return self._law, self._rows(keys)
 
     def _rows(self, keys: TokenKeys) -> Ints:
         return np.broadcast_to(np.arange(self.layers), (len(keys), self.layers))
@@ -90,13 +110,26 @@ class Lognormal(Sizes):
 
     @cached_property
     def _law(self) -> Law:
+        return self.law(self.weights)
+
+    @property
+    def weights(self) -> Floats:
+        """``(L, E)``: the popularity of each expert."""
         shape = (self.layers, self.experts)
         normal = stream(self.seed, "expert popularity").standard_normal(shape)
-        return self.law(np.exp(self.sigma * normal))
+        return np.exp(self.sigma * normal)
+
+    def pass_counts(self) -> PassCounts:
+        """Return what draws the counts of whole passes."""
+        return counts_of(self, self.weights)
 
     def route(self, keys: TokenKeys) -> Ids:
         """Return ``(T, L, k)``: distinct expert ids of each token in each layer."""
         return draw_experts(self, self._law, keys, self._rows)
+
+    def taste(self, keys: TokenKeys) -> tuple[Law, Ints]:
+        """Return the law, and the ``(T, L)`` rows of its weights that tokens draw by."""
+        return self._law, self._rows(keys)
 
     def _rows(self, keys: TokenKeys) -> Ints:
         return np.broadcast_to(np.arange(self.layers), (len(keys), self.layers))
@@ -166,14 +199,30 @@ class RushHour(Sizes):
         chance = uniform(token_keys(origin, keys.request, position))
         return chance < self.probability
 
+    def taste(self, keys: TokenKeys) -> tuple[Law, Ints]:
+        """Return the law, and the ``(T, L)`` rows of its weights that tokens draw by."""
+        return self._law, self._rows(keys)
+
     def _rows(self, keys: TokenKeys) -> Ints:
         return np.broadcast_to(np.arange(self.layers), (len(keys), self.layers))
 
-    def _forced(self, keys: TokenKeys) -> Ints:
+    def _forced(self, keys: TokenKeys, rows: Ints) -> Ints:
         everywhere = np.full(self.layers, -1)
         for layer, expert in self.hot:
             everywhere[layer] = expert
         return np.where(self.in_rush(keys)[:, None], everywhere, -1)[None]
+
+
+def counts_of(sizes: Sizes, weights: Floats) -> PassCounts:
+    """Return what draws the counts of passes whose tokens have ``(L, E)`` weights."""
+    groups, top_groups = sizes.groups, sizes.top_groups
+    if groups == top_groups:
+        groups = top_groups = 1
+    return PassCounts(
+        inclusion(weights, sizes.top_k, groups, top_groups),
+        group_inclusion(weights, groups, top_groups),
+        sizes.seed,
+    )
 
 
 def zipf_weights(sizes: Sizes, exponent: float) -> Floats:

@@ -9,17 +9,25 @@ Axes: ``C`` cells, one for each (token, layer); ``k`` slots; ``N`` rows of weigh
 each (kind of token, layer); ``E`` experts.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moesim.routing.alias import AliasTables, alias_tables
-from moesim.routing.counter import Bits, bits_at, step, uniform
+from moesim.routing.counter import GAMMA, Bits, bits_at, uniform
 from moesim.types import Bools, Floats, Ids, Ints
 
+Forced = NDArray[np.integer]
+"""``(h, C)`` experts of the first slots of cells, -1 where they are free."""
 ATTEMPTS = 16
 """Draws of one slot before it is settled by a race of all experts."""
+BLOCK = 1 << 13
+"""Cells drawn together: what keeps the work in the cache."""
+SPARE = 1 << 12
+"""Numbers that are drawn rather than going another round."""
 RACERS = 1 << 10
 """Cells that race together, to bound memory."""
 PREPARE, RACE = 2**22, 2**23
@@ -35,7 +43,11 @@ class Cells:
     start: Bits
     row: Bits
 
-    def __getitem__(self, index: Ints) -> "Cells":
+    def __len__(self) -> int:
+        """Return how many cells there are, ``C``."""
+        return len(self.start)
+
+    def __getitem__(self, index: Ints | slice) -> "Cells":
         """Return the cells at `index`."""
         return Cells(self.start[index], self.row[index])
 
@@ -43,7 +55,7 @@ class Cells:
 class Law(Protocol):
     """What one slot is drawn from."""
 
-    def prepare(self, cells: Cells, forced: Ints | None) -> Cells:
+    def prepare(self, cells: Cells, forced: Forced | None) -> Cells:
         """Return the cells with whatever is decided once for all of their slots."""
         ...
 
@@ -70,7 +82,7 @@ class PlackettLuce:
             logs = np.log(weights)
         return cls(logs, alias_tables(weights))
 
-    def prepare(self, cells: Cells, forced: Ints | None) -> Cells:
+    def prepare(self, cells: Cells, forced: Forced | None) -> Cells:
         """Return the cells as they are."""
         return cells
 
@@ -85,10 +97,10 @@ class PlackettLuce:
 
 def steps(counter: Ints) -> Bits:
     """Return ``(n, 1)`` stream steps, to be added to the starts of cells."""
-    return np.array([step(int(number)) for number in counter])[:, None]
+    return (counter.astype(np.uint64) * np.uint64(GAMMA))[:, None]
 
 
-def distinct(law: Law, cells: Cells, top_k: int, forced: Ints | None = None) -> Ids:
+def distinct(law: Law, cells: Cells, top_k: int, forced: Forced | None = None) -> Ids:
     """Return ``(k, C)``: the distinct experts of each cell, in order of choice.
 
     Parameters
@@ -98,10 +110,17 @@ def distinct(law: Law, cells: Cells, top_k: int, forced: Ints | None = None) -> 
         cell they are distinct and no free slot comes before a forced one.
     """
     cells = law.prepare(cells, forced)
-    ids = law.draw(cells, np.arange(top_k))
-    if forced is not None:
-        np.copyto(ids[: len(forced)], forced.astype(np.uint16), where=forced >= 0)
-    rows = np.flatnonzero(_repeats(ids))
+    ids = np.empty((top_k, len(cells)), np.uint16)
+    unlucky = np.empty(len(cells), bool)
+    for some in blocks(len(cells)):
+        drawn = law.draw(cells[some], np.arange(top_k))
+        if forced is not None:
+            _force(drawn, forced[:, some])
+        unlucky[some] = _repeats(drawn)
+        ids[:, some] = drawn
+    rows = np.flatnonzero(unlucky)
+    if 2 * len(rows) > len(cells):
+        return _mend(law, cells, ids)
     if len(rows):
         mended = _mend(law, cells[rows], ids.take(rows, axis=1))
         for slot in range(1, top_k):
@@ -109,32 +128,61 @@ def distinct(law: Law, cells: Cells, top_k: int, forced: Ints | None = None) -> 
     return ids
 
 
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices that cover `count` cells, in pieces that fit in the cache."""
+    for first in range(0, count, BLOCK):
+        yield slice(first, first + BLOCK)
+
+
+def _force(ids: Ids, forced: Forced) -> None:
+    """Put the forced experts in their places; without branches, which cost more."""
+    part = ids[: len(forced)]
+    change = forced.astype(np.uint16)
+    change ^= part
+    change *= forced >= 0
+    part ^= change
+
+
 def _repeats(ids: Ids) -> Bools:
     """Return ``(C,)``: whether any two slots hold the same expert."""
-    found = np.zeros(ids.shape[1], bool)
-    for slot in range(1, len(ids)):
-        found |= (ids[:slot] == ids[slot]).any(axis=0)
-    return found
+    same, found = np.empty(ids.shape, bool), np.zeros(ids.shape, bool)
+    for gap in range(1, len(ids)):
+        found[gap:] |= np.equal(ids[gap:], ids[:-gap], out=same[gap:])
+    return np.logical_or.reduce(found, axis=0)
 
 
 def _mend(law: Law, cells: Cells, ids: Ids) -> Ids:
     """Redraw repeats, slot by slot; race the few cells that stay unlucky."""
-    top_k = len(ids)
-    for slot in range(1, top_k):
+    for slot in range(1, len(ids)):
         open_ = np.flatnonzero((ids[:slot] == ids[slot]).any(axis=0))
-        for attempt in range(1, ATTEMPTS):
-            if not len(open_):
-                break
-            fresh = law.draw(cells[open_], np.array([attempt * top_k + slot]))[0]
-            ids[slot][open_] = fresh
-            taken = ids[:slot].take(
-                open_, axis=1
-            )  # several times faster than [:, open_]
-            open_ = open_[(taken == fresh).any(axis=0)]
-        for few in np.array_split(open_, len(open_) // RACERS + 1):
-            if len(few):
-                ids[slot:, few] = _race(law, cells[few], ids[:slot, few], top_k - slot)
+        if len(open_):
+            open_ = _redraw(law, cells, ids, slot, open_)
+        for first in range(0, len(open_), RACERS):
+            few = open_[first : first + RACERS]
+            ids[slot:, few] = _race(law, cells[few], ids[:slot, few], len(ids) - slot)
     return ids
+
+
+def _redraw(law: Law, cells: Cells, ids: Ids, slot: int, open_: Ints) -> Ints:
+    """Draw a slot of the open cells until it differs; return those that stay open.
+
+    When few cells are left, all their attempts are drawn at once, and the first that
+    differs counts: that spends numbers and saves rounds.
+    """
+    some, taken = cells[open_], ids[:slot].take(open_, axis=1)
+    attempt = 1
+    while attempt < ATTEMPTS and len(open_):
+        last = attempt + min(max(1, SPARE // len(open_)), ATTEMPTS - attempt)
+        fresh = law.draw(some, np.arange(attempt, last) * len(ids) + slot)
+        again = (fresh == taken[:, None]).any(axis=0)
+        if last - attempt > 1:
+            pick = again.argmin(axis=0), np.arange(len(open_))
+            fresh, again = fresh[pick][None], again[pick][None]
+        ids[slot][open_] = fresh[0]
+        left = np.flatnonzero(again[0])
+        open_, some, taken = open_[left], some[left], taken.take(left, axis=1)
+        attempt = last
+    return open_
 
 
 def _race(law: Law, cells: Cells, taken: Ids, places: int) -> Ids:

@@ -9,7 +9,9 @@ from pydantic import BaseModel
 
 from moesim.errors import InputError, Problem
 from moesim.policy.bundle import policy_parameters
-from moesim.policy.order import ORDERS
+from moesim.policy.catalogue import POLICIES
+from moesim.policy.place.catalogue import NAMES
+from moesim.policy.rebalance import REBALANCES
 from moesim.routing.catalogue import SOURCES
 from moesim.scenario.named import GIVEN
 from moesim.scenario.quantities import shown
@@ -29,6 +31,7 @@ SHORTCUTS = {
 TAGS = {
     "routing": "name",
     "policy": "name",
+    "placement.rebalance": "name",
     "workload.arrivals": "type",
     "workload.input_len": "type",
     "workload.output_len": "type",
@@ -110,7 +113,10 @@ def _part_keys(part: str) -> Iterator[str]:
         "workload.output_len": LENGTHS,
     }
     if part == "policy":
-        names = [key for name in ORDERS for key in policy_parameters(name)]
+        names = [key for name in POLICIES for key in policy_parameters(name)]
+    elif part == "placement.rebalance":
+        loops = REBALANCES.values()
+        names = [f.name.removesuffix("_s") for loop in loops for f in fields(loop)]
     else:
         every: list[Any] = list(makers[part].values())
         names = [f.name for maker in every for f in fields(maker) if f.init]
@@ -161,6 +167,23 @@ def _put(data: Table, key: str, value: Any) -> None:
     if TAGS.get(part) == last and table.get(last) != value:
         table.clear()
     table[name] = _copy(value)
+    if part == "placement":
+        _drop_idle(table, last)
+
+
+def _drop_idle(placement: Table, changed_key: str) -> None:
+    """Drop what a placement no longer goes by after one of its keys has changed."""
+    if changed_key == "name" and str(placement["name"]) in NAMES:
+        taken = (
+            "name",
+            "redundant_experts",
+            "rebalance",
+            *NAMES[str(placement["name"])],
+        )
+        for key in [key for key in placement if key not in taken]:
+            del placement[key]
+    if changed_key == "path":
+        placement.pop("tokens", None)
 
 
 def _copy(value: Any) -> Any:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from moesim.engine.counted_load import refusal
 from moesim.errors import InputError, Problem
+from moesim.policy.steer import gate_refusal
 from moesim.routing.catalogue import SOURCES
 from moesim.scenario.named import keys_fit
 from moesim.scenario.pieces import (
@@ -19,11 +21,12 @@ from moesim.scenario.pieces import (
     sequence_lengths,
     serving_of,
     source_of,
-    system_of,
     workload_of,
 )
+from moesim.scenario.rebalance import rebalance_of
 from moesim.scenario.report import about_key, located
 from moesim.scenario.schema import Sections
+from moesim.scenario.system import fitting_keys, left_for_pilot, system_of
 from moesim.scenario.tree import Location, Tree, dotted
 from moesim.spec.hardware import load_gpu
 from moesim.workload.arrivals import TraceArrivals
@@ -175,9 +178,44 @@ def _whole_prompts(sections: Sections) -> None:
         raise _refused(f"{said} into serving.max_num_batched_tokens, {limit}")
 
 
+def _counts_suffice(sections: Sections) -> None:
+    if sections.routing.get("draw") == "counts":
+        reason = refusal(policy_of(sections))
+        if reason:
+            raise _refused(f"counts do not suffice: {reason}", "draw")
+
+
+def _can_change_choices(sections: Sections) -> None:
+    policy = policy_of(sections)
+    if policy.changes_outputs:
+        source = source_of(sections, model_of(sections), sections.seed)
+        reason = gate_refusal(policy, source)
+        if reason:
+            raise _refused(
+                f"{policy.name} cannot act on this routing: {reason}", "name"
+            )
+
+
 def _stage_width(sections: Sections) -> None:
     if sections.serving.stage_width and sections.serving.coupling != "lockstep":
         raise _refused("does nothing unless serving.coupling is lockstep")
+
+
+def _shared_experts(sections: Sections) -> None:
+    overlapped = sections.kernels.shared_experts == "overlapped"
+    if overlapped and not model_of(sections).shared_width:
+        raise _refused("does nothing: the model has no shared experts")
+
+
+def _attention(sections: Sections) -> None:
+    serving = sections.serving
+    if sections.kernels.attention == "whole":
+        return
+    if "lockstep" in (serving.coupling, policy_of(sections).coupling):
+        raise _refused("does nothing in lockstep: a stage runs all attention first")
+    if serving.max_in_flight == 1:
+        said = "does nothing with serving.max_in_flight 1"
+        raise _refused(f"{said}: there is nobody to run between the two jobs")
 
 
 def _refused(message: str, key: str = "") -> InputError:
@@ -188,6 +226,7 @@ _ARRIVALS, _PROMPTS = ("workload", "arrivals"), ("workload", "num_prompts")
 _INPUT, _OUTPUT = ("workload", "input_len"), ("workload", "output_len")
 _NODES, _GPUS = ("cluster", "nodes"), ("cluster", "gpus_per_node")
 _MODEL, _ROUTING, _PLACEMENT = ("model",), ("routing",), ("placement",)
+_REBALANCE = ("placement", "rebalance")
 _OF_LOG = (_MODEL, _PROMPTS, _ROUTING)
 
 CHECKS: tuple[Check, ...] = (
@@ -199,7 +238,8 @@ CHECKS: tuple[Check, ...] = (
     Check(_ARRIVALS, arrivals_of),
     Check(_INPUT, partial(_law, key="input_len")),
     Check(_OUTPUT, partial(_law, key="output_len")),
-    Check(("policy",), policy_of),
+    Check(_REBALANCE, rebalance_of),
+    Check(("policy",), policy_of, (_REBALANCE,), ("placement.",)),
     Check(_ROUTING, lambda s: keys_fit(SOURCES, "name", s.routing)),
     Check(
         _ROUTING,
@@ -207,18 +247,33 @@ CHECKS: tuple[Check, ...] = (
         (_MODEL,),
         ("routing.hot.", "routing.path"),
     ),
+    Check(_ROUTING, _counts_suffice, (("policy",), ("serving", "replica"), _REBALANCE)),
     Check(_ARRIVALS, _enough_arrivals, (_PROMPTS,)),
     Check(_INPUT, partial(_enough_lengths, key="input_len"), (_PROMPTS,)),
     Check(_OUTPUT, partial(_enough_lengths, key="output_len"), (_PROMPTS,)),
     Check(_INPUT, partial(_enough_sequences, key="input_len"), _OF_LOG),
     Check(_OUTPUT, partial(_enough_sequences, key="output_len"), _OF_LOG),
+    Check(_PLACEMENT, fitting_keys),
     Check(_PLACEMENT, system_of, (_MODEL, _GPUS, _NODES, ("cluster", "gpu"))),
+    Check(_PLACEMENT, left_for_pilot, _OF_LOG),
     Check(
         ("serving",),
         lambda s: serving_of(s, system_of(s)),
         (_MODEL, _PLACEMENT, ("precision",), ("cluster",)),
     ),
+    Check(("policy",), _can_change_choices, (_MODEL, _ROUTING, _REBALANCE)),
     Check(("serving", "stage_width"), _stage_width, (("serving", "coupling"),)),
+    Check(("kernels", "shared_experts"), _shared_experts, (_MODEL,)),
+    Check(
+        ("kernels", "attention"),
+        _attention,
+        (
+            ("policy",),
+            _REBALANCE,
+            ("serving", "coupling"),
+            ("serving", "max_in_flight"),
+        ),
+    ),
     Check(_OUTPUT, _one_token, (("serving", "mode"),)),
     Check(_INPUT, _whole_prompts, (("serving", "max_num_batched_tokens"),)),
     Check(("workload",), workload_of),

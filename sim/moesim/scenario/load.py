@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from moesim.errors import InputError, Problem
-from moesim.policy.order import ORDERS
+from moesim.policy.catalogue import POLICIES
+from moesim.policy.place.catalogue import PILOT_TOKENS
+from moesim.policy.rebalance import REBALANCES
 from moesim.routing.catalogue import SOURCES
 from moesim.scenario.change import changed
 from moesim.scenario.checks import problems_in
@@ -22,6 +24,7 @@ from moesim.scenario.read import SIZE_LIMIT, read_tree
 from moesim.scenario.report import doubtful, places_of, problems_of
 from moesim.scenario.schema import Sections, Table
 from moesim.scenario.shorthand import written_out
+from moesim.scenario.system import measures_a_pilot
 from moesim.scenario.tree import Location, Tree
 from moesim.spec.files import read_text
 from moesim.workload.arrivals import ARRIVALS
@@ -185,7 +188,12 @@ def _filled(sections: Sections) -> Table:
     data = sections.model_dump(exclude_none=True)
     workload = data["workload"]
     data["routing"] = _with_defaults(data["routing"], "name", SOURCES)
-    data["policy"] = _with_defaults(data["policy"], "name", ORDERS)
+    data["policy"] = _with_defaults(data["policy"], "name", POLICIES)
+    if measures_a_pilot(sections):
+        data["placement"] = {"tokens": PILOT_TOKENS} | data["placement"]
+    if sections.placement.rebalance is not None:
+        loop = _with_defaults(data["placement"]["rebalance"], "name", REBALANCES)
+        data["placement"]["rebalance"] = loop
     for key, known in (
         ("arrivals", ARRIVALS),
         ("input_len", LENGTHS),

@@ -10,12 +10,12 @@ from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from moesim.errors import InputError, Problem
-from moesim.policy.order import ORDERS
+from moesim.policy.catalogue import POLICIES
 from moesim.scenario.quantities import budget, shown
 from moesim.scenario.schema import Table
 from moesim.units import parse_number
 
-GIVEN = ("layers", "experts", "top_k", "groups", "top_groups", "seed")
+GIVEN = ("layers", "experts", "top_k", "groups", "top_groups", "seed", "bend")
 """Fields of a routing source that the model and the seed decide."""
 
 
@@ -86,8 +86,9 @@ def none_of(name: object, known: list[str]) -> str:
 
 def policy_problems(name: str, table: Table) -> list[Problem]:
     """Return what is wrong with a policy's parameters, by the types of its fields."""
-    kinds = get_type_hints(ORDERS[name])
-    known = {key.removesuffix("_s"): key for key in kinds}
+    kinds = get_type_hints(POLICIES[name])
+    items = {item.name: item for item in _fields(POLICIES[name])}
+    known = {key.removesuffix("_s"): key for key in items}
     problems = []
     for key, value in table.items():
         if key == "name":
@@ -95,22 +96,30 @@ def policy_problems(name: str, table: Table) -> list[Problem]:
         if key not in known:
             message = f"unknown key for {name}: {none_of(key, list(known))}"
         else:
-            message = _misfit(value, known[key], kinds[known[key]])
+            field = known[key]
+            message = _misfit(value, items[field], kinds[field])
         if message:
             problems.append(Problem(message, key=str(key)))
     return problems
 
 
-def _misfit(value: object, field: str, kind: Any) -> str:
-    """Return why a value is none for this field of a policy, or nothing."""
+def _misfit(value: object, item: Field[Any], kind: Any) -> str:
+    """Return why a value is none for this field of a policy, or nothing.
+
+    Numbers are from 0; a default below 0 has a meaning of its own.
+    """
     words = get_args(kind) if get_origin(kind) is Literal else ()
     if words:
         return "" if value in words else none_of(value, list(words))
     try:
-        if field.endswith("_s"):
+        if item.name.endswith("_s"):
             budget(value)
-        elif isinstance(value, str) or parse_number(value) < 0:
+        elif isinstance(value, str) or not _allowed(parse_number(value), item):
             return f"a number from 0 is expected; got {shown(value)}"
     except ValueError as error:
         return str(error)
     return ""
+
+
+def _allowed(number: float, item: Field[Any]) -> bool:
+    return number >= 0 or number == item.default

@@ -12,18 +12,18 @@ from typing import Any
 from moesim.cost.memory import kv_capacity_blocks
 from moesim.errors import InputError, Problem
 from moesim.policy.bundle import Policy, Setting, make_policy
-from moesim.policy.order import ORDERS
+from moesim.policy.catalogue import POLICIES
 from moesim.routing.catalogue import SOURCES
 from moesim.routing.source import RoutingSource
 from moesim.scenario.named import make, none_of, policy_problems
 from moesim.scenario.quantities import expanded, shown, sibling_hint
+from moesim.scenario.rebalance import rebalance_of, set_aside
 from moesim.scenario.schema import Sections, Table
 from moesim.spec.catalogue import load_model
 from moesim.spec.hardware import load_gpu
 from moesim.spec.model import ModelSpec
-from moesim.spec.placement import PLACEMENTS
 from moesim.spec.serving import ServingSpec
-from moesim.spec.system import Precision, System
+from moesim.spec.system import System
 from moesim.spec.topology import Topology
 from moesim.workload.arrivals import ARRIVALS, Arrivals, TraceArrivals
 from moesim.workload.generate import Phases, WorkloadSpec
@@ -46,22 +46,6 @@ def topology_of(scenario: Sections) -> Topology:
         section.nodes,
         section.gpus_per_node,
         speed if section.speed else (),
-    )
-
-
-def system_of(scenario: Sections) -> System:
-    """Return everything that is fixed while the instance serves."""
-    model, topology = model_of(scenario), topology_of(scenario)
-    place = PLACEMENTS[scenario.placement.name]
-    spare = scenario.placement.redundant_experts
-    return System(
-        model=model,
-        topology=topology,
-        placement=place(len(model.moe_layers), model.experts, topology.gpus, spare),
-        precision=Precision(**scenario.precision.model_dump()),
-        dispatch=scenario.kernels.dispatch,
-        experts=scenario.kernels.experts,
-        tensor_parallel=scenario.cluster.tensor_parallel,
     )
 
 
@@ -124,8 +108,8 @@ def policy_of(scenario: Sections) -> Policy:
             "`--policy module:Class` or the Python interface"
         )
         raise InputError([Problem(message, key="name")])
-    if not isinstance(name, str) or name not in ORDERS:
-        raise InputError([Problem(none_of(name, list(ORDERS)), key="name")])
+    if not isinstance(name, str) or name not in POLICIES:
+        raise InputError([Problem(none_of(name, list(POLICIES)), key="name")])
     problems = policy_problems(name, table)
     if problems:
         raise InputError(problems)
@@ -133,9 +117,10 @@ def policy_of(scenario: Sections) -> Policy:
 
 
 def setting_of(scenario: Sections) -> Setting:
-    """Return the roles that the serving section names."""
+    """Return the roles that the serving and placement sections name."""
     serving = scenario.serving
-    return Setting(serving.assign, serving.replica, serving.stage_width)
+    loop = rebalance_of(scenario)
+    return Setting(serving.assign, serving.replica, serving.stage_width, loop)
 
 
 def serving_of(scenario: Sections, system: System) -> ServingSpec:
@@ -143,7 +128,12 @@ def serving_of(scenario: Sections, system: System) -> ServingSpec:
     section = scenario.serving
     names = {item.name for item in fields(ServingSpec)} - {"kv_blocks"}
     serving = ServingSpec(**section.model_dump(include=names))
-    most = kv_capacity_blocks(system, serving, section.gpu_memory_utilization)
+    most = kv_capacity_blocks(
+        system,
+        serving,
+        section.gpu_memory_utilization,
+        staging_bytes=set_aside(scenario, system),
+    )
     blocks = most if section.kv_blocks == "auto" else section.kv_blocks
     if blocks > most:
         message = f"{blocks} blocks do not fit: each rank has memory for {most}"
@@ -154,6 +144,13 @@ def serving_of(scenario: Sections, system: System) -> ServingSpec:
 def sequence_lengths(source: RoutingSource) -> Any:
     """Return the lengths of a replayed log's sequences, or None."""
     return getattr(source, "sequence_lengths", None)
+
+
+def file_of(path: Any) -> Path:
+    """Return the file that a ``path`` of the scenario leads to."""
+    table = {"path": path}
+    _expand(table)
+    return Path(table["path"])
 
 
 def _trace(table: Table, allowed: set[str]) -> Trace:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from moesim.policy.compose import ASSIGNS
 from moesim.policy.dispatch import DISPATCHES
+from moesim.policy.place.catalogue import NAMES
+from moesim.policy.rebalance import REBALANCES
 from moesim.scenario.quantities import (
     Amount,
     Count,
@@ -24,9 +26,14 @@ from moesim.scenario.quantities import (
     shown,
 )
 from moesim.scenario.shorthand import PRECISIONS, SLOS
-from moesim.spec.placement import PLACEMENTS
 from moesim.spec.serving import Coupling, EngineChoice, Mode, Padding
-from moesim.spec.system import BYTES, DispatchKernel, ExpertKernel
+from moesim.spec.system import (
+    BYTES,
+    AttentionKernel,
+    DispatchKernel,
+    ExpertKernel,
+    SharedExperts,
+)
 from moesim.units import parse_count
 
 Table = dict[str, Any]
@@ -113,17 +120,22 @@ class Formats(Section):
 
 
 class Kernels(Section):
-    """Which kernels move tokens and run experts."""
+    """Which kernels move tokens, run experts, and cut attention."""
 
     dispatch: Annotated[DispatchKernel, one_of(get_args(DispatchKernel))] = "normal"
     experts: Annotated[ExpertKernel, one_of(get_args(ExpertKernel))] = "grouped"
+    shared_experts: Annotated[SharedExperts, one_of(get_args(SharedExperts))] = "before"
+    attention: Annotated[AttentionKernel, one_of(get_args(AttentionKernel))] = "whole"
 
 
 class PlacementSection(Section):
-    """Where experts live."""
+    """Where experts live, and what that goes by."""
 
-    name: Annotated[str, one_of(tuple(PLACEMENTS))] = "contiguous"
+    name: Annotated[str, one_of(tuple(NAMES))] = "contiguous"
     redundant_experts: Annotated[Natural, Field(le=10_000)] = 0
+    path: Text | None = None
+    tokens: Annotated[Count, Field(le=10**6)] | None = None
+    rebalance: Annotated[Table, not_a_word(tuple(REBALANCES))] | None = None
 
 
 class PhasesSection(Section):

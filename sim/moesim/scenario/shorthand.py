@@ -54,6 +54,10 @@ def written_out(data: Any, base: Path, name: str) -> Any:
     if isinstance(data.get("workload"), dict):
         data["workload"] = _workload(data["workload"], base)
     _anchor(data.get("routing"), base)
+    _anchor(data.get("placement"), base)
+    if isinstance(data.get("placement"), dict) and "rebalance" in data["placement"]:
+        loop = _tagged("name")(data["placement"]["rebalance"])
+        data["placement"] = data["placement"] | {"rebalance": loop}
     return data
 
 

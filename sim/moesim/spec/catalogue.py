@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -93,6 +94,7 @@ def _refuse_unknown(table: dict[str, Any], kind: type, where: str) -> None:
         raise InputError(unknown)
 
 
+@cache
 def _load_preset(name: str) -> ModelSpec:
     from ruamel.yaml import YAML
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -32,6 +33,8 @@ class GpuSpec:
         products in any format, and the attention core (always at 16 bits) reach.
     allreduce_efficiency : float
         Share of the NVLink peak that a ring all-reduce reaches.
+    host_bandwidth : float
+        Bytes per second that a copy from the host's memory reaches.
     source : str
         Where the figures come from.
     """
@@ -55,6 +58,7 @@ class GpuSpec:
     expert_efficiency: float = 1.0
     attention_efficiency: float = 1.0
     allreduce_efficiency: float = 1.0
+    host_bandwidth: float = 55e9
     source: str = field(default="", compare=False)
 
     def peak(self, element: str) -> float:
@@ -116,6 +120,7 @@ def gpu_names() -> tuple[str, ...]:
     return tuple(_presets())
 
 
+@cache
 def _presets() -> dict[str, dict[str, Any]]:
     """Return the fields of every packaged GPU by name."""
     from ruamel.yaml import YAML

@@ -132,7 +132,7 @@ def contiguous(layers: int, experts: int, gpus: int, redundant: int = 0) -> Plac
     >>> contiguous(1, 4, 2, redundant=2).phy2log
     array([[0, 1, 2, 3, 0, 1]])
     """
-    slots = _slots(layers, experts, gpus, redundant)
+    slots = slot_count(layers, experts, gpus, redundant)
     return Placement(np.tile(np.arange(slots) % experts, (layers, 1)), gpus)
 
 
@@ -159,7 +159,7 @@ def round_robin(layers: int, experts: int, gpus: int, redundant: int = 0) -> Pla
     >>> round_robin(1, 4, 2, redundant=2).phy2log
     array([[0, 2, 1, 1, 3, 0]])
     """
-    slots = _slots(layers, experts, gpus, redundant)
+    slots = slot_count(layers, experts, gpus, redundant)
     copy, expert = np.divmod(np.arange(slots), experts)
     if experts % gpus == 0:
         expert = expert - expert % gpus + (expert + copy) % gpus
@@ -174,8 +174,14 @@ PLACEMENTS: Mapping[str, PlacementMaker] = {
 """The makers by the names that scenario files use."""
 
 
-def _slots(layers: int, experts: int, gpus: int, redundant: int) -> int:
-    """Return the slots of a layer, or raise `InputError`."""
+def slot_count(layers: int, experts: int, gpus: int, redundant: int) -> int:
+    """Return the slots of a layer.
+
+    Raises
+    ------
+    InputError
+        A size is out of range, or the slots cannot be divided evenly among the GPUs.
+    """
     given = {"layers": layers, "experts": experts, "gpus": gpus}
     few = [f"{name} must be at least 1, not {n}" for name, n in given.items() if n < 1]
     if redundant < 0:

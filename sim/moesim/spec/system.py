@@ -9,6 +9,8 @@ from moesim.spec.topology import Topology
 
 DispatchKernel = Literal["normal", "low_latency"]
 ExpertKernel = Literal["grouped", "per_expert"]
+SharedExperts = Literal["before", "overlapped"]
+AttentionKernel = Literal["whole", "split"]
 BYTES = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
 """Bytes of one element of each number format."""
 
@@ -36,6 +38,11 @@ class System:
         sends one copy per (token, chosen slot), local ones included.
     experts : {"grouped", "per_expert"}
         One kernel for all experts of a micro-batch on a GPU, or one per expert.
+    shared_experts : {"before", "overlapped"}
+        Shared experts run with attention, before dispatch; or as a job of their own
+        while dispatch is on the wire.
+    attention : {"whole", "split"}
+        Attention is one job; or two, between which another micro-batch may run.
     tensor_parallel : int
         GPUs that share the attention of one data-parallel rank.
     """
@@ -46,6 +53,8 @@ class System:
     precision: Precision = Precision()
     dispatch: DispatchKernel = "normal"
     experts: ExpertKernel = "grouped"
+    shared_experts: SharedExperts = "before"
+    attention: AttentionKernel = "whole"
     tensor_parallel: int = 1
 
     @property

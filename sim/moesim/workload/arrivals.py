@@ -65,7 +65,8 @@ class GammaArrivals:
 
     def times(self, n: int, rng: np.random.Generator) -> Floats:
         """Return ``(n,)`` seconds; more requests leave the earlier ones as they are."""
-        gaps = rng.standard_gamma(self.burstiness, n) / self.burstiness
+        gaps = rng.standard_gamma(self.burstiness, n)
+        gaps /= self.burstiness
         return _after_gaps(gaps, self.request_rate)
 
 
@@ -137,9 +138,11 @@ def _after_gaps(gaps: Floats, rate: float) -> Floats:
     """Return the times after gaps of mean 1, sped up to `rate`.
 
     Scaling the sums, not the gaps, makes the same draws at another rate the same
-    traffic on another clock.
+    traffic on another clock. The gaps' own memory is used: there may be millions.
     """
-    return np.cumsum(gaps) / rate
+    np.cumsum(gaps, out=gaps)
+    gaps /= rate
+    return gaps
 
 
 ARRIVALS: Final[Mapping[str, Callable[..., Arrivals]]] = {

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moesim.errors import InputError, Problem
 from moesim.streams import stream
@@ -108,12 +109,16 @@ def generate(
     names = tuple(name for name, _ in spec.classes)
     return Requests(
         arrival_s=spec.arrivals.times(n, stream(seed, "arrivals")),
-        input_tokens=inputs.draw(n, stream(seed, "input lengths")),
-        output_tokens=outputs.draw(n, stream(seed, "output lengths")),
-        klass=_classes(spec, seed),
+        input_tokens=_narrow(inputs.draw(n, stream(seed, "input lengths"))),
+        output_tokens=_narrow(outputs.draw(n, stream(seed, "output lengths"))),
+        klass=_classes(spec, seed).astype(np.min_scalar_type(max(len(names) - 1, 0))),
         class_names=names or ("default",),
         max_concurrency=spec.max_concurrency,
     )
+
+
+def _narrow(lengths: Ints) -> NDArray[np.int32]:
+    return lengths.astype(np.int32)  # `LONGEST` fits, and so does a sum of two
 
 
 def _law(value: Lengths | int, recorded: Sequence[int] | Ints | None) -> Lengths:
@@ -125,7 +130,9 @@ def _law(value: Lengths | int, recorded: Sequence[int] | Ints | None) -> Lengths
 def _classes(spec: WorkloadSpec, seed: int) -> Ints:
     """Return ``(N,)`` indices into the classes, in waves if the workload has phases."""
     n = spec.num_prompts
-    weights = np.array([weight for _, weight in spec.classes] or [1.0])
+    if len(spec.classes) < 2:
+        return np.zeros(n, np.int64)
+    weights = np.array([weight for _, weight in spec.classes])
     own = _pick(weights, stream(seed, "classes").random(n))
     if spec.phases is None:
         return own

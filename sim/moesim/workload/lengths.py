@@ -22,6 +22,9 @@ from moesim.workload.checks import (
     shown,
 )
 
+BLOCK = 1 << 16
+"""Requests drawn at a time, so that a million need little memory."""
+
 
 class Lengths(Protocol):
     """A law of lengths."""
@@ -76,8 +79,11 @@ class NormalLength:
 
     def draw(self, n: int, rng: np.random.Generator) -> Ints:
         """Return ``(n,)`` numbers of tokens."""
-        draws = self.mean + self.std * rng.standard_normal(n)
-        return _rounded(draws, self.min, self.max)
+
+        def block(size: int) -> Floats:
+            return self.mean + self.std * rng.standard_normal(size)
+
+        return _rounded(block, n, (self.min, self.max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,12 @@ class LognormalLength:
     def draw(self, n: int, rng: np.random.Generator) -> Ints:
         """Return ``(n,)`` numbers of tokens."""
         median, sigma = self.shape
+
+        def block(size: int) -> Floats:
+            return median * np.exp(sigma * rng.standard_normal(size))
+
         with np.errstate(over="ignore"):  # an infinite draw is clipped like any other
-            draws = median * np.exp(sigma * rng.standard_normal(n))
-        return _rounded(draws, self.min, self.max)
+            return _rounded(block, n, (self.min, self.max))
 
     @property
     def shape(self) -> tuple[float, float]:
@@ -145,7 +154,8 @@ class GeometricLength:
 
     def draw(self, n: int, rng: np.random.Generator) -> Ints:
         """Return ``(n,)`` numbers of tokens."""
-        return np.clip(rng.geometric(1 / self.mean, n), self.min, self.max)
+        draws = rng.geometric(1 / self.mean, n)
+        return np.clip(draws, self.min, self.max, out=draws)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,8 +222,13 @@ def lengths(value: "Lengths | int") -> Lengths:
     raise InputError(f"expected a whole number or a law of lengths; got {found}")
 
 
-def _rounded(draws: Floats, low: int, high: int) -> Ints:
-    return np.clip(np.rint(draws), low, high).astype(np.int64)
+def _rounded(draw: Callable[[int], Floats], n: int, bounds: tuple[int, int]) -> Ints:
+    """Return `n` draws, rounded, then clipped; a few at a time gives the same draws."""
+    lengths = np.empty(n, np.int64)
+    for begin in range(0, n, BLOCK):
+        part = lengths[begin : begin + BLOCK]
+        part[:] = np.clip(np.rint(draw(len(part))), *bounds)
+    return lengths
 
 
 def _check_bounds(low: object, high: object) -> list[Problem]:

@@ -4,13 +4,23 @@ Axis: ``N`` requests, in order of arrival.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from moesim.types import Floats, Ints
+import numpy as np
+from numpy.typing import NDArray
+
+from moesim.types import Floats
+
+Whole = NDArray[np.integer[Any]]
+"""Whole numbers of any width: requests are many, and their columns are narrow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What arrives: ``(N,)`` columns.
+
+    `generate` makes them narrow: 8 B for the arrival, 4 B for each length, 1 B for the
+    class (2 B where there are more than 256), 17 B a request.
 
     Parameters
     ----------
@@ -25,9 +35,9 @@ class Requests:
     """
 
     arrival_s: Floats
-    input_tokens: Ints
-    output_tokens: Ints
-    klass: Ints
+    input_tokens: Whole
+    output_tokens: Whole
+    klass: Whole
     class_names: tuple[str, ...] = ("default",)
     max_concurrency: int = 0
 

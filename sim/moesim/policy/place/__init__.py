@@ -1,0 +1,1 @@
+"""Where experts should live, by what is known of the traffic: pure functions of loads."""
