@@ -1,5 +1,6 @@
 """Experts that move while an instance serves: what it costs, and what stays the same."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from moesim.engine.clock import PS_PER_S, ticks_of
 from moesim.engine.instance import Instance
 from moesim.engine.microbatch import checked_key
 from moesim.engine.play import play
+from moesim.errors import InputError
 from moesim.measure.frames import experts, links, passes
 from moesim.measure.waits import WaitColumns
 from moesim.policy.bundle import Policy
@@ -447,6 +449,24 @@ def test_a_move_in_steps_takes_as_many_bytes_as_at_once():
             for c in (parts, whole)
         )
         assert np.abs(mine - yours).max() <= 2 * len(parts.batch.cost.tx)
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        ("there", "a plan is a placement of the same slots, (4, 12) on 4 GPUs"),
+        (contiguous(4, 8, 4), "a plan is a placement of the same slots, (4, 12)"),
+        (contiguous(4, 8, 2, 4), "a plan is a placement of the same slots, (4, 12)"),
+        (
+            Placement(np.zeros((4, 12)), 4),
+            "no slot of layer 0 holds expert 1 (28 in all)",
+        ),
+        (Placement(np.full((4, 12), 9), 4), "slot 0 of layer 0 holds expert 9"),
+    ],
+)
+def test_a_plan_that_is_none_is_refused(goal, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        run(Once(goal))
 
 
 def test_waits_put_together_are_those_written_together():

@@ -15,8 +15,9 @@ from simpy import Event
 from moesim.engine.carry import Chunk, chunks
 from moesim.engine.clock import FORM, ticks_of
 from moesim.engine.microbatch import MicroBatch
+from moesim.errors import InputError
 from moesim.measure.moves import MoveLog, PlanRow
-from moesim.policy.rebalance import Still
+from moesim.policy.rebalance import REBALANCES, Still
 from moesim.spec.placement import Placement
 from moesim.spec.system import System
 
@@ -71,12 +72,30 @@ class Mover:
         found = self.watch.plan(self.log.placement)
         if found is None:
             return
+        self._check(found)
         self.row = PlanRow(int(self.instance.clock.now))
         self.log.plans.append(self.row)
         self.left = chunks(self.log.placement, found, self.carriage, self.system)
         self.planning = int(ticks_of(np.array(self.carriage.planning_s)))
         if self.carriage.way != "stop" or len(self.left) == 1:
             self._next()
+
+    def _check(self, found: object) -> None:
+        """Raise `InputError` unless a loop's plan has the same slots, and all experts."""
+        policy, here = self.instance.policy, self.log.placement
+        if type(policy.rebalance) in REBALANCES.values():
+            return
+        shape = here.phy2log.shape
+        alike = isinstance(found, Placement) and found.phy2log.shape == shape
+        if not isinstance(found, Placement) or not alike or found.gpus != here.gpus:
+            message = f"policy {policy.name!r}: a plan is a placement of the same slots"
+            raise InputError(f"{message}, {shape} on {here.gpus} GPUs")
+        try:
+            found.check(*here.replicas.shape)
+        except InputError as error:
+            why = error.problems[0].message
+            message = f"policy {policy.name!r}: its plan is no placement: {why}"
+            raise InputError(message) from None
 
     def _next(self) -> None:
         """Go on with the next chunk, at once or when nothing is in flight any more."""
