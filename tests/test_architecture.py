@@ -26,6 +26,7 @@ ROOMS = [
     "replicate",
     "workers",
     "simulate",
+    "study",
     "cli",
 ]
 ENTRANCES = {"__init__", "__main__"}

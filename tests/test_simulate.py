@@ -209,3 +209,37 @@ def test_routed_padding_is_busy_but_not_useful(scenario):
 
     assert padded.gpus["busy_s"].sum() > plain.gpus["busy_s"].sum()
     assert padded.gpus["useful_s"].sum() <= 1.02 * plain.gpus["useful_s"].sum()
+
+
+def test_variants_are_compared_like_policies(scenario):
+    """Other settings by name, on the same traffic, with the policies' own rows."""
+    patient = {"policy": {"name": "cross_layer", "wait_budget": "1 s"}}
+    eager = {"policy.name": "cross_layer", "policy.wait_budget": "0 s"}
+
+    found = moesim.compare(
+        scenario,
+        ["fifo"],
+        variants={"patient": patient, "eager": eager},
+        replications=2,
+    )
+
+    assert found.policies == ["fifo", "patient", "eager"]
+    digests = {name: r.manifest["event_digests"] for name, r in found.results.items()}
+    assert digests["eager"] == digests["fifo"]
+    assert {row["policy"] for row in found.rows} == {"patient", "eager"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 3}, {"workload.input_len": 9}, {"routing": "uniform"}, {"num_prompts": 4}],
+)
+def test_a_variant_may_not_change_the_traffic(scenario, change):
+    """Pairs would be none."""
+    with pytest.raises(InputError, match="would meet other traffic"):
+        moesim.compare(scenario, ["fifo"], variants={"other": change}, replications=2)
+
+
+def test_a_variant_that_is_wrong_is_told_by_its_key(scenario):
+    """As any other change would be."""
+    with pytest.raises(InputError, match="max_in_flite"):
+        moesim.compare(scenario, ["fifo"], variants={"x": {"serving.max_in_flite": 2}})

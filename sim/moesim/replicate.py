@@ -19,6 +19,7 @@ import numpy as np
 from moesim.engine.alike import lanes_of
 from moesim.engine.instance import Instance
 from moesim.engine.together import play_together
+from moesim.measure.balance import Balance
 from moesim.measure.columns import Recorder
 from moesim.measure.metrics import summarise
 from moesim.measure.result import Result
@@ -34,10 +35,22 @@ LIBRARIES = ("moesim", "numpy", "pandas", "scipy", "simpy")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A scenario under one policy; the scenario names it where a file could."""
+    """A scenario under one policy; the scenario names it where a file could.
+
+    Parameters
+    ----------
+    label : str
+        What a comparison calls it; empty: its policy's name.
+    """
 
     scenario: Scenario
     policy: Policy
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.label or self.policy.name
 
     @property
     def text(self) -> str:
@@ -107,7 +120,7 @@ def _played(
         instances = [_instance(candidate, first)]
         size = min(lanes_of(instances[0]), count - done)
         upto = f"{done + 1}-{done + size}" if size > 1 else f"{done + 1}"
-        label = f"{candidate.policy.name} {upto}/{count}"
+        label = f"{candidate.name} {upto}/{count}"
         report = partial(_report, progress, label, (done, size, count))
         report(0.0)
         for parts in islice(made, size - 1):
@@ -155,12 +168,24 @@ def _facts(candidate: Candidate, parts: Parts, recorder: Recorder) -> dict[str, 
         "max_concurrency": concurrency or None,
         "balancedness_vllm": recorder.balance.vllm,
         "balancedness_sglang": recorder.balance.sglang,
+        "rank_imbalance": recorder.balance.imbalance,
         "span_s": recorder.span_s,
         "warmup_s": scenario.warmup,
         "slo_ms": scenario.slo.in_ms(),
         "gaps": recorder.requests.gaps,
         **(recorder.moves.facts() if recorder.moves else {}),
+        **_stages(recorder.stages),
     }
+
+
+def _stages(stages: Balance) -> dict[str, Any]:
+    """Return how many joint stages there were, and GPUs' idle work as a share of work.
+
+    There are some in lockstep only. Work is counted in tokens of experts.
+    """
+    if not stages.count:
+        return {}
+    return {"stages": stages.count, "stage_imbalance": stages.imbalance}
 
 
 def _manifest(

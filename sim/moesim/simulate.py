@@ -17,12 +17,15 @@ from moesim.measure.folder import check_target
 from moesim.measure.result import Comparison, Result
 from moesim.policy.bundle import make_policy
 from moesim.replicate import Candidate, Progress, replicate, silent
+from moesim.scenario.change import SHORTCUTS
 from moesim.scenario.load import Scenario, load
 from moesim.scenario.pieces import policy_of, setting_of
 from moesim.workers import replicate_all
 
 LEAST_REPLICATIONS = 8
 """A comparison without a word about replications makes this many."""
+TRAFFIC = ("model", "name", "replications", "routing", "seed", "warmup", "workload")
+"""Sections that decide what arrives, how it routes, and what is measured of it."""
 
 
 def run(
@@ -67,8 +70,9 @@ def run(
 
 def compare(
     scenario: Scenario | str | Path,
-    policies: Sequence[object],
+    policies: Sequence[object] = (),
     *,
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
     replications: int | None = None,
     baseline: str | None = None,
     metrics: Sequence[str] | None = None,
@@ -82,11 +86,16 @@ def compare(
     scenario : Scenario or path
         What to simulate.
     policies : sequence
-        Two or more, each as `run` takes one.
+        Each as `run` takes one.
+    variants : mapping of str to mapping, optional
+        Other settings of the same scenario by the names to call them, each dotted keys
+        and values: ``{"two copies": {"placement.redundant_experts": 8}}``. They keep
+        the traffic: what arrives, how it routes, and the seeds. With the policies they
+        are two or more.
     replications : int, optional
         Runs of each policy; default the scenario's, but at least 8.
     baseline : str, optional
-        Name of the policy to compare with; default the first.
+        Name of the policy or variant to compare with; default the first.
     metrics : sequence of str, optional
         Keys of ``result.json`` to compare; default latency, throughput and goodput.
     out, progress
@@ -95,8 +104,8 @@ def compare(
     Raises
     ------
     InputError
-        Fewer than two policies, two of one name, an unknown baseline or metric, or
-        anything `run` refuses.
+        Fewer than two policies and variants, two of one name, an unknown baseline or
+        metric, a variant that changes the traffic, or anything `run` refuses.
     SimulationError
         A simulation could not finish.
     """
@@ -109,7 +118,8 @@ def compare(
     count = replications or max(given.replications, LEAST_REPLICATIONS)
     chosen = _changed(given, replications=count)
     candidates = [_candidate(chosen, policy) for policy in policies]
-    names = _distinct([candidate.policy.name for candidate in candidates])
+    candidates += [_variant(chosen, *item) for item in (variants or {}).items()]
+    names = _distinct([candidate.name for candidate in candidates])
     first = _baseline(baseline or names[0], names)
     made = replicate_all(candidates, progress or silent, _figures)
     results = dict(zip(names, made, strict=True))
@@ -167,6 +177,19 @@ def _candidate(scenario: Scenario, policy: object) -> Candidate:
     if policy is None:
         return Candidate(scenario, policy_of(scenario))
     return Candidate(scenario, make_policy(policy, setting_of(scenario)))
+
+
+def _variant(
+    scenario: Scenario, label: str, changes: Mapping[str, Any]
+) -> Candidate:
+    """Return the scenario with other settings, on the same traffic."""
+    for key in changes:
+        part = str(key).partition(".")[0]
+        if part in TRAFFIC or part in SHORTCUTS:
+            said = f"variant {label!r} changes {key}: it would meet other traffic; "
+            raise _refused(said + "change it for all, with with_() or --set")
+    changed = scenario.with_(changes)
+    return Candidate(changed, policy_of(changed), label)
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -33,7 +33,7 @@ LONG = ("dsv3-ep72",)
 """Clusters of the long form: their neighbours say nearly the same."""
 BOTH = ("seed-8x32", "dsv3-ep144")
 """Clusters whose routes the default form draws token by token as well."""
-STRETCH = {"tokens": 2, "counts": 10}
+STRETCH = {"tokens": 2, "counts": 40}
 """How many times as long the longer run is."""
 LOOKS = 400
 """Shares are looked at until there are as many looks."""

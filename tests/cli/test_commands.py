@@ -123,3 +123,24 @@ def test_list_names_all_kinds_when_none_is_asked(moesim):
     for heading in ("models:", "gpus:", "policies:", "routing:", "scenarios:"):
         assert f"{heading}\n" in out
     assert "  (none)" in out
+
+
+def test_variants_reach_the_comparison(moesim, asked):
+    """Each by its name, with all that it changes."""
+    given = "two: serving.max_in_flight=2; placement.redundant_experts=8"
+
+    moesim("compare", QUICKSTART, "--policies", "fifo", "--variant", given)
+
+    ((_, _, options),) = asked
+    assert options["variants"] == {
+        "two": {"serving.max_in_flight": 2, "placement.redundant_experts": 8}
+    }
+
+
+@pytest.mark.parametrize("text", ["two", "two:", ": a=1", "two: a"])
+def test_a_variant_without_name_or_change_is_told(moesim, text):
+    """With an example of a right one."""
+    code, _, err = moesim("compare", QUICKSTART, "--variant", text)
+
+    assert code == 2
+    assert "is expected, such as" in err

@@ -16,7 +16,7 @@ from moesim.errors import InputError
 from moesim.policy.bundle import Policy, make_policy
 from moesim.policy.dispatch import LocalFirst
 from moesim.routing.synthetic import Lognormal, Uniform
-from moesim.spec.placement import contiguous
+from moesim.spec.placement import Placement, contiguous
 from moesim.spec.system import System
 from moesim.spec.topology import NIC, NVLINK, Topology
 from worlds import GPU, tiny_model
@@ -143,6 +143,25 @@ def test_few_tokens_and_routed_padding_are_routed_token_by_token():
         np.testing.assert_array_equal(ours[0].slots, theirs[0].slots)
         np.testing.assert_array_equal(ours[0].tx, theirs[0].tx)
         np.testing.assert_array_equal(ours[1], theirs[1])
+
+
+def test_experts_of_two_to_seven_replicas_keep_their_tokens():
+    """All replicas take their share, of experts with few as of one with many."""
+    spare = np.repeat([[0, 1, 2], [5, 6, 7]], [8 - 2, 1, 1], axis=1)
+    system = system_of()
+    phy2log = np.concatenate([system.placement.phy2log, spare], axis=1)
+    uneven = replace(system, placement=Placement(phy2log, 8))
+    draft = draft_of(np.full(8, 500))
+
+    load, _ = CountedLoad(uneven, source_of(), Policy()).load(draft, NOTHING)
+
+    by_slot = load.slots.swapaxes(1, 2).reshape(LAYERS, -1)
+    assert (by_slot.sum(axis=1) == 4000 * TOP_K).all()
+    assert by_slot.min() > 0
+    for layer, many in enumerate((0, 5)):
+        shares = by_slot[layer][phy2log[layer] == many]
+        assert len(shares) == 7
+        np.testing.assert_allclose(shares, shares.mean(), rtol=0.3)
 
 
 def test_local_replicas_are_taken_as_the_pilot_takes_them():

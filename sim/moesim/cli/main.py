@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from moesim import __version__
-from moesim.cli import convert, plan
+from moesim.cli import convert, plan, study
 from moesim.cli.terminal import orderly, progress, show, show_json
 from moesim.errors import InputError, Problem
 
@@ -19,8 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(plan.app)
-app.add_typer(convert.app)
+for part in (plan, convert, study):
+    app.add_typer(part.app)
 RESULTS = Path("results")
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (YAML file).")]
@@ -120,7 +120,15 @@ def run(
 @app.command()
 def compare(
     scenario: ScenarioFile,
-    policies: Annotated[str, typer.Option(help="Names: fifo,oldest,my_module:Class.")],
+    policies: Annotated[
+        str, typer.Option(help="Names: fifo,oldest,my_module:Class.")
+    ] = "",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Other settings of the scenario, as 'name: key=value; key=value'."
+        ),
+    ] = None,
     replications: Runs = None,
     baseline: Annotated[
         str | None, typer.Option(help="Policy to compare with (default: the first).")
@@ -139,7 +147,7 @@ def compare(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Run several policies on the same traffic and show paired differences."""
+    """Run policies, or variants, on the same traffic and show paired differences."""
     with orderly(debug=debug):
         shortcuts = {
             "request_rate": request_rate,
@@ -156,6 +164,7 @@ def compare(
             comparison = simulate.compare(
                 chosen,
                 [_policy(name) for name in _words(policies)],
+                variants=_variants(variant or []),
                 replications=replications,
                 baseline=baseline,
                 metrics=_words(metric) if metric else None,
@@ -250,6 +259,17 @@ def _policy(name: str | None) -> str | None:
         if "" not in sys.path:
             sys.path.insert(0, "")
     return name
+
+
+def _variants(texts: list[str]) -> dict[str, dict[str, Any]]:
+    from moesim.scenario.change import parse_variant
+
+    variants: dict[str, dict[str, Any]] = {}
+    for name, changes in map(parse_variant, texts):
+        if name in variants:
+            raise InputError([Problem(f"--variant {name!r} is given twice")])
+        variants[name] = changes
+    return variants
 
 
 def _words(text: str) -> list[str]:

@@ -60,6 +60,7 @@ class LockstepEngine:
         chosen = self._chosen()
         stage = timetable(self.clock.now, entering, chosen, self.system)
         self._account(stage, chosen)
+        self._weigh(chosen)
         self._record_waits(stage, chosen)
         self.clock.after(stage.end - self.clock.now, self._barrier, chosen)
 
@@ -106,6 +107,12 @@ class LockstepEngine:
         for walker, exposed in zip(chosen, stage.exposed(chosen), strict=True):
             walker.parts[queue] -= exposed
             walker.parts[PARTS.index("attention")] += exposed
+
+    def _weigh(self, chosen: Sequence[Walker]) -> None:
+        """Write down how evenly the stage's tokens lie on the GPUs."""
+        loads = [w.batch.load.slots[w.layer] for w in chosen if not w.batch.weights]
+        if loads:
+            self.recorder.stages.add(np.sum(loads, axis=(0, 1))[None])
 
     def _record_waits(self, stage: Stage, chosen: Sequence[Walker]) -> None:
         """Write down how long each expert's job waited.

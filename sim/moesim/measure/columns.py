@@ -164,6 +164,7 @@ class Recorder:
         self.requests = RequestColumns(requests)
         self.waits = WaitColumns(layers * slots * gpus)
         self.balance = Balance()
+        self.stages = Balance()
         self._passes = array("q")
         self.parts: Ints = np.zeros((len(PARTS), gpus), np.int64)
         self.hidden: Ints = np.zeros(gpus, np.int64)

@@ -59,6 +59,7 @@ LOWER_IS_BETTER: Final = (
     "padding_frac",
     "queue_frac",
     "straggler_frac",
+    "imbalance",
 )
 """Parts of keys that tell the good direction; a key with none of them has none."""
 WANTED: Final = 0.02

@@ -187,13 +187,14 @@ def _upto(whole: Floats, sets: Sets) -> Floats:
     Summed over the sets with the group in them, each by its probability.
     """
     result = np.zeros_like(whole)
-    for chosen, chance in sets.items():
-        for group in chosen:
-            rest = [whole[other] for other in chosen if other != group]
-            none = np.zeros_like(whole[0])
-            none[..., 0] = 1.0
-            joint = reduce(_added, rest, none)
-            result[group] += chance[:, None, None] * joint
+    none = np.zeros_like(whole[0])
+    none[..., 0] = 1.0
+    others = len(next(iter(sets))) - 1
+    for rest in combinations(range(len(whole)), others):
+        joint = reduce(_added, whole[list(rest)], none)
+        for group in sorted(set(range(len(whole))).difference(rest)):
+            chosen = tuple(sorted((*rest, group)))
+            result[group] += sets[chosen][:, None, None] * joint
     return np.cumsum(result, axis=-1)
 
 

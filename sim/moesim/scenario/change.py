@@ -88,6 +88,22 @@ def parse_setting(text: str) -> tuple[str, Any]:
     return key.strip(), tree.data
 
 
+def parse_variant(text: str) -> tuple[str, Table]:
+    """Return the name and changes of a ``--variant "name: key=value; key=value"``.
+
+    Raises
+    ------
+    InputError
+        There is no name before a colon, or a change is none for `parse_setting`.
+    """
+    name, colon, changes = text.partition(":")
+    settings = [part for part in changes.split(";") if part.strip()]
+    if not colon or not name.strip() or not settings:
+        example = "name: key=value is expected, such as 'patient: policy.wait_budget=1s'"
+        raise InputError([Problem(f"{example}; got {shown(text)}", "--variant")])
+    return name.strip(), dict(parse_setting(setting) for setting in settings)
+
+
 def known_keys() -> list[str]:
     """Return every dotted key that a scenario may have, in the order of the schema."""
     found = dict.fromkeys(_section_keys(Sections, ""))

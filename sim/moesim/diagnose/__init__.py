@@ -1,0 +1,1 @@
+"""What is wrong with traffic: figures of a routing log, their bounds, and findings."""

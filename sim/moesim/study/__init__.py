@@ -1,0 +1,1 @@
+"""Studies: questions that several comparisons answer, into one small table."""

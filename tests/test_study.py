@@ -1,0 +1,192 @@
+"""Studies: what a file may say, the table that comes out, and what stays unwritten."""
+
+import csv
+import sys
+
+import pytest
+
+from moesim.cli.main import main
+from moesim.errors import InputError
+from moesim.study import table
+from moesim.study.read import read_study
+from moesim.study.table import run_study, write_table
+
+TINY = """\
+model: seed-8x32
+workload: {num_prompts: 6, input_len: 1, arrivals: {type: poisson, request_rate: 2000}}
+serving: {mode: prefill_only, max_num_batched_tokens: 2, max_in_flight: 2}
+routing: uniform
+"""
+TWO_GRIDS = """\
+question: Does age matter?
+scenario: tiny.yaml
+replications: 2
+policies: [fifo, oldest]
+metrics: [mean_ttft_ms, request_throughput]
+comparisons:
+  - name: flight
+    grid: {serving.max_in_flight: [1, 4], workload.num_prompts: [4, 6]}
+  - name: parts
+    set: {policy: cross_layer}
+    variants: {blind to age: {policy.ageing: 0}}
+"""
+
+FINE = "question: Q\nscenario: tiny.yaml\npolicies: [fifo, oldest]\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+
+    def written(text):
+        path = tmp_path / "asked.yaml"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+@pytest.fixture
+def moesim(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["moesim", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return caught.value.code or 0, *capsys.readouterr()
+
+    return call
+
+
+def test_a_grid_is_one_comparison_a_point(write):
+    rows = run_study(read_study(write(TWO_GRIDS)))
+
+    spots = [
+        (r["serving.max_in_flight"], r["workload.num_prompts"]) for r in rows[:8:2]
+    ]
+    assert spots == [(1, 4), (1, 6), (4, 4), (4, 6)]
+    assert [row["comparison"] for row in rows] == ["flight"] * 8 + ["parts"] * 4
+    assert {row["policy"] for row in rows[8:]} == {"oldest", "blind to age"}
+    assert rows[8]["serving.max_in_flight"] is None
+
+
+def test_rows_are_those_of_the_comparison_as_shares_of_its_baseline(write):
+    asked = read_study(write(TWO_GRIDS))
+    point = asked.points[3]
+
+    rows = [row for row in run_study(asked) if row["comparison"] == "flight"][6:]
+
+    direct = table.compare(
+        point.scenario, ["fifo", "oldest"], replications=2, metrics=point.metrics
+    ).rows
+    assert point.scenario.serving.max_in_flight == 4
+    for row, true in zip(rows, direct, strict=True):
+        base = true["baseline"]
+        assert row["baseline_value"] == pytest.approx(base, rel=1e-5)
+        assert row["low"] == pytest.approx(true["low"] / base, rel=1e-5)
+        assert row["high"] == pytest.approx(true["high"] / base, rel=1e-5)
+        assert row["verdict"] == true["verdict"]
+        assert row["low"] <= row["relative"] <= row["high"]
+
+
+def test_one_comparison_may_stand_at_the_top(write):
+    text = "question: Why?\nscenario: tiny.yaml\npolicies: [fifo, oldest]\n"
+
+    (point,) = read_study(write(text)).points
+
+    assert point.name == "tiny"
+    assert point.at == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "a study is a mapping"),
+        ("scenario: tiny.yaml", "asks a question"),
+        ("question: Q\npolicy: [fifo]", "did you mean 'policies'"),
+        ("question: Q\npolicies: fifo", "a list is expected; got 'fifo'"),
+        ("question: Q\nreplications: true", "a whole number is expected; got true"),
+        ("question: Q\ngrid: {seed: 3}", "a list is expected"),
+        ("question: Q\nvariants: {a: 3}", "a mapping is expected"),
+        ("question: Q\ncomparisons: []", "a list of comparisons is expected"),
+        ("question: Q\ncomparisons: [3]", "a mapping is expected; got 3"),
+        ("question: Q", "names its scenario"),
+        (
+            "question: Q\nscenario: tiny.yaml\npolicies: [fifo]",
+            "two policies or variants",
+        ),
+        ("question: Q\nmetrics: [3]", "a list of words"),
+        (
+            "question: Q\nscenario: tniy.yaml\npolicies: [fifo, oldest]",
+            "did you mean 'tiny.yaml'",
+        ),
+        (FINE + "set: {sede: 1}", "did you mean 'seed'"),
+        (FINE + "grid: {sede: [1]}", "did you mean 'seed'"),
+        (FINE + "variants: {a: {sede: 1}}", "'seed'"),
+        ("question: Q\nscenario: tiny.yaml\npolicies: ['os:x']", "known by name"),
+        (FINE + "baseline: fofi", "is not one of fifo, oldest"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(write, monkeypatch, text, said):
+    monkeypatch.setattr(table, "compare", None)
+
+    with pytest.raises(InputError, match=said):
+        read_study(write(text))
+
+
+def test_a_mistake_has_its_line(write, moesim):
+    text = "question: Q\nscenario: tiny.yaml\npolicys: [fifo]\n"
+
+    code, _, err = moesim("study", str(write(text)))
+
+    assert code == 2
+    assert "asked.yaml:3:1" in err
+    assert "did you mean 'policies'" in err
+
+
+def test_the_command_writes_the_table(write, moesim, tmp_path):
+    code, out, _ = moesim("study", str(write(TWO_GRIDS)))
+
+    with (tmp_path / "results" / "studies" / "asked.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert code == 0
+    assert out.startswith("Does age matter?")
+    assert len(rows) == 12
+    assert rows[0]["study"] == "asked"
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt, InputError("no")])
+def test_a_study_that_is_cut_short_leaves_the_old_table(
+    write, moesim, tmp_path, monkeypatch, trouble
+):
+    old = tmp_path / "t.csv"
+    old.write_text("old")
+    real, calls = table.compare, []
+
+    def second_fails(*arguments, **options):
+        calls.append(1)
+        if len(calls) > 1:
+            raise trouble
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(table, "compare", second_fails)
+
+    code, _, _ = moesim("study", str(write(TWO_GRIDS)), "--out", str(old))
+
+    assert code in (2, 130)
+    assert old.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "asked.yaml",
+        "t.csv",
+        "tiny.yaml",
+    ]
+
+
+def test_a_table_goes_nowhere_strange(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.csv").mkdir()
+
+    for place in ("t.txt", "folder.csv", "file/t.csv"):
+        with pytest.raises(InputError, match="nothing was written"):
+            write_table([], tmp_path / place)
