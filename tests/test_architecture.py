@@ -20,6 +20,7 @@ ROOMS = [
     "cost",
     "policy",
     "measure",
+    "diagnose",
     "engine",
     "scenario",
     "plot",

@@ -231,7 +231,12 @@ def test_variants_are_compared_like_policies(scenario):
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 3}, {"workload.input_len": 9}, {"routing": "uniform"}, {"num_prompts": 4}],
+    [
+        {"seed": 3},
+        {"workload.input_len": 9},
+        {"routing": "uniform"},
+        {"num_prompts": 4},
+    ],
 )
 def test_a_variant_may_not_change_the_traffic(scenario, change):
     """Pairs would be none."""

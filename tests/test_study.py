@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,14 @@ comparisons:
 """
 
 FINE = "question: Q\nscenario: tiny.yaml\npolicies: [fifo, oldest]\n"
+
+ROOT = Path(__file__).parents[1]
+TABLES = ROOT / "results" / "studies"
+STUDIES = [
+    path
+    for path in sorted((ROOT / "scenarios" / "studies").glob("*.yaml"))
+    if (TABLES / f"{path.stem}.csv").exists()
+]
 
 
 @pytest.fixture
@@ -190,3 +199,26 @@ def test_a_table_goes_nowhere_strange(tmp_path):
     for place in ("t.txt", "folder.csv", "file/t.csv"):
         with pytest.raises(InputError, match="nothing was written"):
             write_table([], tmp_path / place)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_committed_table_is_that_of_its_study(path):
+    """Each comparison, policy and variant the file asks for now, and no other."""
+    try:
+        asked = read_study(path)
+    except InputError as error:
+        if "MOESIM_DATA" in str(error):
+            pytest.skip("needs recorded data")
+        raise
+    with (TABLES / f"{path.stem}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    found = {(row["comparison"], row["policy"]) for row in rows}
+    wanted = {
+        (point.name, name)
+        for point in asked.points
+        for name in [*point.policies, *point.variants]
+    }
+    baselines = {(row["comparison"], row["baseline"]) for row in rows}
+    assert found | baselines == wanted
+    assert {row["study"] for row in rows} == {path.stem}

@@ -179,9 +179,7 @@ def _candidate(scenario: Scenario, policy: object) -> Candidate:
     return Candidate(scenario, make_policy(policy, setting_of(scenario)))
 
 
-def _variant(
-    scenario: Scenario, label: str, changes: Mapping[str, Any]
-) -> Candidate:
+def _variant(scenario: Scenario, label: str, changes: Mapping[str, Any]) -> Candidate:
     """Return the scenario with other settings, on the same traffic."""
     for key in changes:
         part = str(key).partition(".")[0]

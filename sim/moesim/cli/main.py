@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from moesim import __version__
-from moesim.cli import convert, plan, study
+from moesim.cli import convert, diagnose, links, plan, study
 from moesim.cli.terminal import orderly, progress, show, show_json
 from moesim.errors import InputError, Problem
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for part in (plan, convert, study):
+for part in (plan, convert, study, diagnose, links):
     app.add_typer(part.app)
 RESULTS = Path("results")
 
@@ -159,12 +159,13 @@ def compare(
         _check_out(out)
         from moesim import simulate
         from moesim.measure.files import save_comparison
+        from moesim.scenario.change import parse_variants
 
         with progress(quiet=quiet or as_json) as report:
             comparison = simulate.compare(
                 chosen,
                 [_policy(name) for name in _words(policies)],
-                variants=_variants(variant or []),
+                variants=parse_variants(variant or []),
                 replications=replications,
                 baseline=baseline,
                 metrics=_words(metric) if metric else None,
@@ -261,30 +262,23 @@ def _policy(name: str | None) -> str | None:
     return name
 
 
-def _variants(texts: list[str]) -> dict[str, dict[str, Any]]:
-    from moesim.scenario.change import parse_variant
-
-    variants: dict[str, dict[str, Any]] = {}
-    for name, changes in map(parse_variant, texts):
-        if name in variants:
-            raise InputError([Problem(f"--variant {name!r} is given twice")])
-        variants[name] = changes
-    return variants
-
-
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _show_run(result: Any, scenario: Any, file: str) -> None:
-    from moesim.cli.screens import NOTHING_QUEUED, run_screen, saved, suggestion
-    from moesim.policy.catalogue import POLICIES, keeps_outputs
+    from moesim.cli.screens import (
+        NOTHING_QUEUED,
+        ORDERS,
+        run_screen,
+        saved,
+        suggestion,
+    )
 
     counts = scenario.seed, scenario.replications
     show(run_screen(result.summary, result.ci95, *counts))
     if result.summary["queue_frac"]:
-        known = [name for name in POLICIES if keeps_outputs(name)]
-        show(suggestion(file, result.summary["policy"], known))
+        show(suggestion(file, result.summary["policy"], ORDERS))
     else:
         show(NOTHING_QUEUED)
     show(saved(result.where, "result.json, requests.parquet, plots/*.png, ..."))

@@ -193,6 +193,10 @@ NOTHING_QUEUED = (
 )
 
 
+ORDERS = ("fifo", "oldest", "per_layer", "cross_layer")
+"""Orders of service that answer most: what is there, and what looks how far ahead."""
+
+
 def suggestion(scenario: str, policy: str, known: Sequence[str]) -> str:
     """Return the command that tells whether another policy would be better.
 

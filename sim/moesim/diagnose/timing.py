@@ -24,9 +24,12 @@ HELD = (0.25, 0.5)
 Record = dict[str, Any]
 
 
-def timing(traffic: Traffic, seed: int = 0) -> Record:
-    """Return drift from the windows; and from the tokens, where there are any, the rest."""
-    found: Record = {"drift": drift(traffic.windows, seed)}
+def timing(traffic: Traffic, seed: int = 0, *, one_log: bool = True) -> Record:
+    """Return drift from the windows; and from the tokens, where there are any, the rest.
+
+    Two logs one after the other do not drift: they differ.
+    """
+    found: Record = {"drift": drift(traffic.windows, seed) if one_log else None}
     if traffic.ids is not None and len(traffic.ids) > 1:
         overlap = stats.next_token_overlap(traffic.ids, traffic.runs)
         alone = stats.independent_overlap(
@@ -58,10 +61,7 @@ def drift(windows: Floats, seed: int = 0) -> Record | None:
     half, quarter = count // 2, count // 4
     rng = stream(seed, "diagnose drift")
     chance = np.array(
-        [
-            _halves(windows[rng.permutation(count)], half)
-            for _ in range(SHUFFLES)
-        ]
+        [_halves(windows[rng.permutation(count)], half) for _ in range(SHUFFLES)]
     )
     start, end = (part.sum(axis=0) for part in (windows[:quarter], windows[-quarter:]))
     step = [

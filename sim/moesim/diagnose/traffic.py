@@ -25,6 +25,8 @@ RUN = 1 << 10
 """Neighbours taken together from a long log."""
 WINDOWS = 32
 WINDOW_BYTES = 1 << 26
+WEIGHTS = ("expert_weights", "topk_weights")
+"""Arrays of an ``.npz`` that say how a token's experts weigh."""
 BLOCK = 1 << 20
 """Bytes of ids counted at once."""
 FEWEST = 2
@@ -131,8 +133,16 @@ def traffic_of(log: RoutingLog, top_k: int = 0, slots: Ints | None = None) -> Tr
         first=None if ids is None else _first(ids, slots),
         known_first=slots is not None,
         known_runs=log.lengths is not None,
-        notes=log.notes,
+        notes=_notes(log, slots),
     )
+
+
+def _notes(log: RoutingLog, slots: Ints | None) -> tuple[str, ...]:
+    """Return the reader's notes; weights that it did not read were read here."""
+    if slots is None:
+        return log.notes
+    unread = {f"not read: {name}" for name in WEIGHTS}
+    return tuple(note for note in log.notes if note not in unread)
 
 
 def sampled(log: RoutingLog) -> tuple[range, ...]:

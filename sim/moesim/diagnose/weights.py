@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from moesim.routing.logs import Hints, Limits, RoutingLog
-from moesim.routing.logs import members
+from moesim.diagnose.traffic import WEIGHTS
+from moesim.routing.logs import Hints, Limits, RoutingLog, members
 from moesim.routing.logs.source import open_source
 from moesim.types import Ints
-
-NAMES = ("expert_weights", "topk_weights")
 
 
 def first_slots(
@@ -34,7 +32,7 @@ def first_slots(
     if log.origin.format != "arrays" or log.tokens is None:
         return None
     source = open_source(path, limits, Hints())
-    found = [name for name in members.names_in(path, source) if name in NAMES]
+    found = [name for name in members.names_in(path, source) if name in WEIGHTS]
     if not found:
         return None
     wanted = np.array([number for part in rows for number in part], np.int64)

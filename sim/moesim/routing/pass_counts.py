@@ -66,16 +66,17 @@ class PassCounts:
 def _drawn(rng: Generator, trials: Ints, chance: Floats, total: int) -> Ints:
     """Return binomial numbers, held to one total in every row."""
     wanted = trials * chance
-    variance = wanted * (1 - chance)
+    variance = wanted - wanted * chance
     found = rng.standard_normal(wanted.shape)
     found *= np.sqrt(variance)
     found += wanted
-    few = np.flatnonzero(variance < NORMAL_FROM)
-    if len(few):
+    if variance.min() < NORMAL_FROM:
+        few = np.flatnonzero(variance < NORMAL_FROM)
         found.flat[few] = rng.binomial(trials.flat[few], chance.flat[few])
     surplus = found.sum(axis=1, keepdims=True) - total
     room = np.maximum(variance.sum(axis=1, keepdims=True), np.finfo(float).tiny)
-    found -= variance * (surplus / room)
+    variance *= surplus / room
+    found -= variance
     return _whole(found, rng.random((len(found), 1)), trials, total)
 
 
@@ -84,15 +85,14 @@ def _whole(wanted: Floats, offset: Floats, most: Ints, total: int) -> Ints:
 
     Rounding the running sum from a random start is fair to all, and keeps the sum.
     """
-    edges = np.cumsum(wanted, axis=1)
+    edges = np.cumsum(wanted, axis=1, out=wanted)
     edges += offset
     edges[:, -1] = total
     counts = edges.astype(np.int64)
-    counts[:, 1:] -= counts[:, :-1].copy()
-    room = most - counts
-    if counts.min() >= 0 and room.min() >= 0:
+    counts[:, 1:] -= counts[:, :-1]
+    if counts.min() >= 0 and (most - counts).min() >= 0:
         return counts
-    for row in np.flatnonzero(np.minimum(counts, room).min(axis=1) < 0):
+    for row in np.flatnonzero(((counts < 0) | (counts > most)).any(axis=1)):
         _settle(counts[row], most[row], total)
     return counts
 
@@ -105,5 +105,7 @@ def _settle(counts: Ints, most: Ints, total: int) -> None:
         room = counts if excess > 0 else most - counts
         best = int(room.argmax())
         step = min(abs(excess), int(room[best]))
+        if step <= 0:
+            raise AssertionError(f"no way to reach a sum of {total}")
         counts[best] -= step if excess > 0 else -step
         excess -= step if excess > 0 else -step

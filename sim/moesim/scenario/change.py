@@ -1,6 +1,6 @@
 """Changes to a scenario's data by dotted keys: ``--set`` and `Scenario.with_`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -99,9 +99,27 @@ def parse_variant(text: str) -> tuple[str, Table]:
     name, colon, changes = text.partition(":")
     settings = [part for part in changes.split(";") if part.strip()]
     if not colon or not name.strip() or not settings:
-        example = "name: key=value is expected, such as 'patient: policy.wait_budget=1s'"
+        example = (
+            "name: key=value is expected, such as 'patient: policy.wait_budget=1s'"
+        )
         raise InputError([Problem(f"{example}; got {shown(text)}", "--variant")])
     return name.strip(), dict(parse_setting(setting) for setting in settings)
+
+
+def parse_variants(texts: Sequence[str]) -> dict[str, Table]:
+    """Return the changes of every ``--variant``, by name.
+
+    Raises
+    ------
+    InputError
+        A name comes twice, or anything `parse_variant` refuses.
+    """
+    variants: dict[str, Table] = {}
+    for name, changes in map(parse_variant, texts):
+        if name in variants:
+            raise InputError([Problem(f"{shown(name)} is given twice", "--variant")])
+        variants[name] = changes
+    return variants
 
 
 def known_keys() -> list[str]:

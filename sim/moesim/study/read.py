@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import product
 from math import prod
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def _points(
     if prod(len(values) for values in grid.values()) > MOST_POINTS:
         message = f"a grid has at most {MOST_POINTS} points"
         raise InputError([tree.problem((*at, "grid"), message)])
-    scenario = load(folder / part["scenario"])
+    scenario = load(normpath(folder / part["scenario"]))
     for values in product(*grid.values()):
         spot = dict(zip(grid, values, strict=True))
         with_ = _placed(tree, at, scenario, {**part.get("set", {}), **spot})
