@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moesim.cli.options import Debug, Form
 from moesim.cli.terminal import note, orderly, printable, show
 from moesim.errors import InputError, Problem
 
@@ -18,9 +19,7 @@ app = typer.Typer()
 def convert(
     log: Annotated[Path, typer.Argument(help="A log, or the folder of its ranks.")],
     out: Annotated[Path, typer.Option("--out", help="New file: .npz or .parquet.")],
-    form: Annotated[
-        str | None, typer.Option("--format", help="Format, if not by content.")
-    ] = None,
+    form: Form = None,
     told: Annotated[
         list[str] | None,
         typer.Option(
@@ -30,9 +29,7 @@ def convert(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a fault happened.")
-    ] = False,
+    debug: Debug = False,
 ) -> None:
     """Read a routing log of any engine; write it as .npz or .parquet."""
     with orderly(debug=debug):

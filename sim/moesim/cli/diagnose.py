@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moesim.cli.options import Debug, Form, Json, Told
 from moesim.cli.terminal import note, orderly, printable, show, show_json
 from moesim.errors import InputError, Problem
 
@@ -30,23 +31,14 @@ def diagnose(
     ep: Annotated[str, typer.Option(help="GPUs that share the experts: 8,16,32.")] = "",
     gpu: Annotated[str, typer.Option(help="moesim list --gpus.")] = "h100",
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of a node.")] = 8,
-    form: Annotated[
-        str | None, typer.Option("--format", help="Format, if not by content.")
-    ] = None,
-    told: Annotated[
-        list[str] | None,
-        typer.Option("--hint", metavar="KEY=VALUE", help="As of moesim convert."),
-    ] = None,
+    form: Form = None,
+    told: Told = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write findings.json, figures and report.html."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a fault happened.")
-    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Say what is wrong with traffic (a log) or with a run: findings, and what next."""
     with orderly(debug=debug):

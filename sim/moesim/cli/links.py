@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moesim.cli.options import Debug, Form, Json, Told
 from moesim.cli.terminal import note, orderly, printable, show, show_json
 from moesim.errors import InputError, Problem
 
@@ -34,19 +35,10 @@ def links(
     log: Annotated[
         Path | None, typer.Option("--log", help="Skew of this routing log, besides.")
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="Format, if not by content.")
-    ] = None,
-    told: Annotated[
-        list[str] | None,
-        typer.Option("--hint", metavar="KEY=VALUE", help="As of moesim convert."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a fault happened.")
-    ] = False,
+    form: Form = None,
+    told: Told = None,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Show time, algorithm and bus bandwidth of an all-to-all, balanced or skewed."""
     with orderly(debug=debug):

@@ -8,6 +8,7 @@ import typer
 
 from moesim import __version__
 from moesim.cli import convert, diagnose, links, plan, study
+from moesim.cli.options import Debug, Json
 from moesim.cli.terminal import orderly, progress, show, show_json
 from moesim.errors import InputError, Problem
 
@@ -45,9 +46,7 @@ Settings = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", help="Write exactly here, not below results/.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no screen.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where a fault happened.")]
 Rate = Annotated[float | None, typer.Option("--request-rate", help="Requests/s.")]
 Prompts = Annotated[int | None, typer.Option("--num-prompts", help="Requests.")]
 Inside = Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moesim.cli.options import Debug, Json
 from moesim.cli.terminal import orderly, show, show_json
 from moesim.errors import InputError, Problem
 
@@ -83,12 +84,8 @@ def plan(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show each formula with its numbers.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a fault happened.")
-    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Show what fills the memory of each GPU, and what fits. Exit code 1: does not."""
     asked = {name: value for name, value in locals().items() if value is not None}

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moesim.cli.options import Debug
 from moesim.cli.terminal import orderly, printable, progress, show
 
 app = typer.Typer()
@@ -25,9 +26,7 @@ def study(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress, no screen.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a fault happened.")
-    ] = False,
+    debug: Debug = False,
 ) -> None:
     """Run all comparisons of a study; write one table of verdicts."""
     with orderly(debug=debug):

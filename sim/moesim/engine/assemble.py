@@ -82,8 +82,13 @@ class Assembler:
         guess_s = self._guess(truth_s, draft)
         now_s = draft.now / PS_PER_S
         road = self.outlook.road(now_s)
-        belief = np.stack([truth_s, guess_s])
-        self.outlook.depart(draft.number, load.slots - fake, belief, now_s)
+        if self.outlook.learns:
+            belief = np.stack([truth_s, guess_s])
+            self.outlook.depart(draft.number, load.slots - fake, belief, now_s)
+        source_tokens, source_padding = load.tokens, load.padding
+        if system.tensor_parallel > 1:
+            source_tokens = dealt(draft.rank, draft.chunk, system)
+            source_padding = dealt(np.arange(system.ranks), draft.padding, system)
         row_bytes = copy_bytes(system)[:, None, None]
         hops = exchange.traffic.sum(axis=0)
         tx, rx = load.tx.sum(axis=0), load.rx.sum(axis=0)
@@ -95,8 +100,8 @@ class Assembler:
             oldest_arrival_s=draft.oldest_arrival_s,
             load=load,
             cost=cost,
-            source_tokens=_rows(draft.rank, draft.chunk, system),
-            source_padding=_rows(np.arange(system.ranks), draft.padding, system),
+            source_tokens=source_tokens,
+            source_padding=source_padding,
             padding_slots=fake,
             sent=row_bytes * np.stack([tx, rx]),
             received=row_bytes * np.stack([rx, tx]),
@@ -133,9 +138,7 @@ def pass_load(draft: Draft, exchange: ExchangeLoad, system: System) -> PassLoad:
     )
 
 
-def _rows(rank: Ints, rows: Ints, system: System) -> Ints:
-    """Return ``(G,)``: how many rows enter the pass at each GPU."""
-    if system.tensor_parallel == 1:
-        return on_gpus(rank, rows, system)
+def dealt(rank: Ints, rows: Ints, system: System) -> Ints:
+    """Return ``(G,)``: how many rows enter at each GPU, of ranks of several GPUs."""
     gpus = system.topology.gpus
     return np.bincount(sources(rank, rows, system), minlength=gpus)

@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
-from moesim.plot.experts import colour_limits, doublings, label_cells, times
+from moesim.plot.experts import draw_shares, label_cells
 from moesim.plot.style import (
     COLOURS,
-    EMPTY,
     HEAT,
     LINES,
     MARKERS,
@@ -64,23 +60,7 @@ def heat_map(record: Record, totals: Floats) -> Figure:
         "an equal share of tokens"
     )
     figure, axes = canvas(title, min(max(2.6 + 0.1 * len(share), 3.6), 7.0))
-    norm = LogNorm(*colour_limits(share))
-    image = axes.pcolormesh(
-        *(np.arange(count + 1) - 0.5 for count in reversed(share.shape)),
-        np.ma.masked_invalid(np.where(share > 0, share, np.nan)),
-        cmap=colormaps[HEAT].with_extremes(bad=EMPTY),
-        norm=norm,
-    )
-    axes.invert_yaxis()
-    bar = figure.colorbar(
-        image,
-        ax=axes,
-        pad=0.02,
-        label="× an equal share of tokens (log scale)",
-        ticks=doublings(norm),
-        format=FuncFormatter(lambda value, _: times(value)),
-    )
-    bar.ax.minorticks_off()
+    draw_shares(axes, share)
     label_cells(axes, share)
     axes.set_ylabel("MoE layer, in the log's order")
     return figure

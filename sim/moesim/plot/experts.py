@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -57,6 +58,21 @@ def expert_heatmap(result: Result) -> Figure:
     )
     height = min(max(2.6 + 0.1 * len(share), 3.6), 7.0)
     figure, axes = canvas(title, height)
+    bar = draw_shares(axes, share)
+    bar.outline.set_visible(False)
+    label_cells(axes, share)
+    mark_hottest(axes, (int(layer), int(expert)), share.shape)
+    return figure
+
+
+def draw_shares(axes: Axes, share: Floats) -> Colorbar:
+    """Draw each expert's share of tokens as colour; return the bar that explains it.
+
+    Parameters
+    ----------
+    share : (L, E) array of float
+        Tokens relative to an equal share; NaN where a layer has none.
+    """
     norm = LogNorm(*colour_limits(share))
     # As an image it would take 40 MB to be drawn.
     image = axes.pcolormesh(
@@ -66,7 +82,7 @@ def expert_heatmap(result: Result) -> Figure:
         norm=norm,
     )
     axes.invert_yaxis()
-    bar = figure.colorbar(
+    bar = axes.figure.colorbar(
         image,
         ax=axes,
         pad=0.02,
@@ -76,10 +92,7 @@ def expert_heatmap(result: Result) -> Figure:
         format=FuncFormatter(lambda value, _: times(value)),
     )
     bar.ax.minorticks_off()
-    bar.outline.set_visible(False)
-    label_cells(axes, share)
-    mark_hottest(axes, (int(layer), int(expert)), share.shape)
-    return figure
+    return bar
 
 
 def relative_load(experts: pd.DataFrame) -> Floats:

@@ -129,6 +129,8 @@ class Outlook:
     def depart(self, number: int, slots: Ints, seconds: Floats, now_s: float) -> None:
         """Note a micro-batch that is formed now, to learn from it when it ends.
 
+        Only for an outlook that `learns`.
+
         Parameters
         ----------
         number : int
@@ -140,8 +142,6 @@ class Outlook:
         now_s : float
             The time.
         """
-        if not self.learns:
-            return
         seen = self.watch.take() if self.watch else None
         seen = seen or by_expert(slots, self.system.placement)
         truth, belief = seconds
