@@ -4,8 +4,8 @@ import numpy as np
 
 from moesim.cost.pass_ import PassLoad
 from moesim.engine.clock import Clock
-from moesim.engine.event import EventEngine
-from moesim.engine.lockstep import LockstepEngine
+from moesim.engine.event.engine import EventEngine
+from moesim.engine.lockstep.engine import LockstepEngine
 from moesim.engine.microbatch import MicroBatch, TickCost
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy, make_policy

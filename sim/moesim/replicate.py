@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from moesim.engine.alike import lanes_of
 from moesim.engine.instance import Instance
-from moesim.engine.together import play_together
+from moesim.engine.together.alike import lanes_of
+from moesim.engine.together.play import play_together
 from moesim.measure.balance import Balance
 from moesim.measure.columns import Recorder
 from moesim.measure.metrics import summarise

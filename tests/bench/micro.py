@@ -6,8 +6,8 @@ from bench.table import Column
 from bench.timing import Spread, interleave, per_call, seconds
 from moesim.cost.price import price
 from moesim.engine.clock import FORM, Clock
+from moesim.engine.event.server import Job, Server
 from moesim.engine.microbatch import quantise
-from moesim.engine.server import Job, Server
 from moesim.measure.columns import Recorder
 from worlds import requests_of
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import worlds
-from moesim.engine.array import ArrayEngine, refusal
-from moesim.engine.event import EventEngine
+from moesim.engine.array.engine import ArrayEngine, refusal
+from moesim.engine.event.engine import EventEngine
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy, make_policy
 from moesim.policy.cross_layer import CrossLayer

@@ -15,9 +15,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from moesim.engine.batching import MOST_PREEMPTIONS, Batcher
-from moesim.engine.seats import FLIGHT, GONE, Seats
-from moesim.engine.waiting import WINDOW, checked_row
+from moesim.engine.batch.batcher import MOST_PREEMPTIONS, Batcher
+from moesim.engine.batch.seats import FLIGHT, GONE, Seats
+from moesim.engine.batch.waiting import WINDOW, checked_row
 from moesim.errors import InputError
 from moesim.measure.columns import RequestColumns
 from moesim.policy.compose import ArrivalOrder

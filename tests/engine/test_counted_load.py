@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moesim.engine import ways
-from moesim.engine.counted_load import FEWEST_TOKENS, CountedLoad, whole
+from moesim.engine.assemble import ways
+from moesim.engine.assemble.counted import FEWEST_TOKENS, CountedLoad, whole
+from moesim.engine.assemble.tokens import TokenLoad
 from moesim.engine.draft import Draft
-from moesim.engine.token_load import TokenLoad
 from moesim.errors import InputError
 from moesim.policy.bundle import Policy, make_policy
 from moesim.policy.dispatch import LocalFirst

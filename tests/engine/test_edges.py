@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from moesim.engine.lockstep import LockstepEngine
+from moesim.engine.lockstep.engine import LockstepEngine
 from moesim.errors import InputError
 from moesim.policy.bundle import Policy
 from moesim.policy.compose import SmallestKeys

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moesim.engine.stage import exchange
+from moesim.engine.lockstep.stage import exchange
 from moesim.policy.bundle import Policy
 from moesim.policy.cross_layer import CrossLayer
 from moesim.policy.order import Oldest

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moesim.engine.line import Line
+from moesim.engine.batch.line import Line
 
 steps = st.lists(
     st.one_of(

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moesim.engine.clock import FORM, Clock
-from moesim.engine.event import EventEngine
-from moesim.engine.lockstep import LockstepEngine
+from moesim.engine.event.engine import EventEngine
+from moesim.engine.lockstep.engine import LockstepEngine
+from moesim.engine.lockstep.stage import exchange
 from moesim.engine.microbatch import TickCost
-from moesim.engine.stage import exchange
 from moesim.measure.columns import PARTS, Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.compose import SmallestKeys

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import moesim
-from moesim.engine.overflow import admit
+from moesim.engine.assemble.overflow import admit
 from moesim.errors import InputError
 from moesim.policy.bundle import Policy, make_policy
 from moesim.policy.capacity import Capacity

@@ -13,8 +13,8 @@ from moesim.cost.attention import attention_times, kinds_of_layer
 from moesim.cost.cuts import core_by_kind, shared_by_kind
 from moesim.cost.pass_ import PassCost
 from moesim.cost.uncontended import uncontended_seconds
-from moesim.engine.event import EventEngine
-from moesim.engine.lockstep import LockstepEngine
+from moesim.engine.event.engine import EventEngine
+from moesim.engine.lockstep.engine import LockstepEngine
 from moesim.engine.microbatch import TickCost
 from moesim.errors import InputError
 from moesim.measure.columns import PARTS

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from moesim.engine.pool import KvPool
+from moesim.engine.batch.pool import KvPool
 
 
 @pytest.mark.parametrize(

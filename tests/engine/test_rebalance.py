@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moesim.cost.weights import expert_bytes
-from moesim.engine.alike import lanes_of
-from moesim.engine.carry import chunks
 from moesim.engine.clock import PS_PER_S, ticks_of
 from moesim.engine.instance import Instance
 from moesim.engine.microbatch import checked_key
+from moesim.engine.move.carry import chunks
 from moesim.engine.play import play
+from moesim.engine.together.alike import lanes_of
 from moesim.errors import InputError
 from moesim.measure.frames import experts, links, passes
 from moesim.measure.waits import WaitColumns

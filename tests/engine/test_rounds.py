@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from moesim.engine.clock import FAR
-from moesim.engine.rounds import Rounds
-from moesim.engine.rounds_costs import Shape
-from moesim.engine.shares import Whole
-from moesim.engine.solo import parts_of, walk_alone
+from moesim.engine.together.costs import Shape
+from moesim.engine.together.rounds import Rounds
+from moesim.engine.together.shares import Whole
+from moesim.engine.together.solo import parts_of, walk_alone
 from moesim.measure.columns import PARTS
 from worlds import batch_of, play_batches, random_cost, tiny_system
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
 from moesim.engine.clock import FORM, PICK, Clock, instant, ticks, ticks_of
-from moesim.engine.event import budget_ticks
+from moesim.engine.event.engine import budget_ticks
+from moesim.engine.event.server import NO_BUDGET, Job, Server
 from moesim.engine.microbatch import TickCost
-from moesim.engine.server import NO_BUDGET, Job, Server
 from moesim.policy.bundle import Policy
 from worlds import batch_of, play_batches, tiny_system
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from moesim.cost.pass_ import PassLoad
 from moesim.cost.price import price
-from moesim.engine import tariff
+from moesim.engine.assemble import tariff
+from moesim.engine.assemble.tariff import Tariff
 from moesim.engine.microbatch import quantise
-from moesim.engine.tariff import Tariff
 from moesim.spec.catalogue import load_model
 from moesim.spec.hardware import load_gpu
 from moesim.spec.placement import contiguous

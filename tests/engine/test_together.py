@@ -7,10 +7,10 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 import moesim
-from moesim.engine.alike import lanes_of, refusal
 from moesim.engine.instance import Instance
 from moesim.engine.play import play
-from moesim.engine.together import play_together
+from moesim.engine.together.alike import lanes_of, refusal
+from moesim.engine.together.play import play_together
 from moesim.errors import SimulationError
 from moesim.policy.bundle import make_policy
 from moesim.scenario.build import build, builds
@@ -144,19 +144,19 @@ def test_any_number_of_replications(count, in_flight):
 
 def test_groups_are_bounded(monkeypatch):
     """Replications that exceed one group begin another; nobody is lost or doubled."""
-    monkeypatch.setattr("moesim.engine.alike.MOST_LANES", 2)
+    monkeypatch.setattr("moesim.engine.together.alike.MOST_LANES", 2)
     check_same(small({"num_prompts": 6}), 5)
     instance = instances_of(small({}), 1)[0]
     assert lanes_of(instance) == 2
-    monkeypatch.setattr("moesim.engine.alike.MOST_GPUS", 8)
+    monkeypatch.setattr("moesim.engine.together.alike.MOST_GPUS", 8)
     assert lanes_of(instance) == 1
 
 
 def test_prices_are_asked_for_in_bounded_pieces(monkeypatch):
     """A piece holds one micro-batch at least; cutting makes no difference."""
-    monkeypatch.setattr("moesim.engine.together.MOST_CHOICES", 40 * 16)
+    monkeypatch.setattr("moesim.engine.together.play.MOST_CHOICES", 40 * 16)
     check_same(small({"serving.max_in_flight": 3}), 4)
-    monkeypatch.setattr("moesim.engine.together.MOST_CHOICES", 0)
+    monkeypatch.setattr("moesim.engine.together.play.MOST_CHOICES", 0)
     check_same(small({"num_prompts": 6}), 3)
 
 
@@ -206,7 +206,7 @@ def test_an_interrupt_comes_through(monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("moesim.engine.together.INTERVAL_S", -1.0)
+    monkeypatch.setattr("moesim.engine.together.play.INTERVAL_S", -1.0)
     with pytest.raises(KeyboardInterrupt):
         play_together(instances_of(small({}), 2), stop)
 

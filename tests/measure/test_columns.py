@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from moesim.engine.line import Line
+from moesim.engine.batch.line import Line
 from moesim.measure.columns import FINISHED, NEVER, REJECTED, RequestColumns
 from moesim.workload.arrivals import PoissonArrivals
 from moesim.workload.generate import WorkloadSpec, generate

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from moesim.engine.lockstep import LockstepEngine
+from moesim.engine.lockstep.engine import LockstepEngine
 from moesim.policy.bundle import Policy
 from moesim.policy.easybalance import (
     EasyBalance,

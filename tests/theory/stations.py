@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moesim.engine.clock import Clock
-from moesim.engine.server import NO_BUDGET, Job, Server
+from moesim.engine.event.server import NO_BUDGET, Job, Server
 
 TICK = 10**6
 REPLICATIONS = 24

@@ -3,7 +3,7 @@
 import numpy as np
 
 from moesim.engine.clock import Clock
-from moesim.engine.server import Job, Server
+from moesim.engine.event.server import Job, Server
 from theory.oracles import ORACLES
 from theory.stations import (
     REPLICATIONS,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moesim.engine.clock import PICK, Clock
-from moesim.engine.server import Job, Server
+from moesim.engine.event.server import Job, Server
 from theory.oracles import ORACLES
 from theory.stations import chain, departures, serve, waits
 

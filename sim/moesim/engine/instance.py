@@ -7,17 +7,17 @@ from typing import Protocol
 import numpy as np
 from simpy import Event
 
-from moesim.engine.array import ArrayEngine, has_keys, kernels_refusal, refusal
-from moesim.engine.assemble import Assembler
-from moesim.engine.batching import Batcher
+from moesim.engine.array.engine import ArrayEngine, has_keys, kernels_refusal, refusal
+from moesim.engine.assemble.assembler import Assembler
+from moesim.engine.batch.batcher import Batcher
+from moesim.engine.batch.sight import Sight
+from moesim.engine.batch.waiting import checked_row
 from moesim.engine.clock import FORM, PS_PER_S, Clock, instant
 from moesim.engine.draft import Draft
-from moesim.engine.event import EventEngine
-from moesim.engine.lockstep import LockstepEngine
+from moesim.engine.event.engine import EventEngine
+from moesim.engine.lockstep.engine import LockstepEngine
 from moesim.engine.microbatch import MicroBatch, held_ticks
-from moesim.engine.mover import mover_of
-from moesim.engine.sight import Sight
-from moesim.engine.waiting import checked_row
+from moesim.engine.move.mover import mover_of
 from moesim.errors import InputError, SimulationError
 from moesim.measure.columns import FINISHED, NEVER, REJECTED, Recorder
 from moesim.policy.bundle import Policy

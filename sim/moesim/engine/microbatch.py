@@ -11,7 +11,7 @@ import numpy as np
 
 from moesim.cost.pass_ import NO_CHOICES, PassCost, PassLoad
 from moesim.engine.clock import LONGEST_S, PS_PER_S, ticks_of
-from moesim.engine.server import NO_BUDGET
+from moesim.engine.event.server import NO_BUDGET
 from moesim.errors import InputError
 from moesim.measure.columns import PARTS, PassRecord
 from moesim.policy.bundle import Policy

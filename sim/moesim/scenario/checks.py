@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from moesim.engine.counted_load import refusal
+from moesim.engine.assemble.counted import refusal
 from moesim.errors import InputError, Problem
 from moesim.policy.steer import gate_refusal
 from moesim.routing.catalogue import SOURCES

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from moesim.engine.batch.line import Line
+from moesim.engine.batch.seats import CHUNK, REQUEST, Seated, Seats
+from moesim.engine.batch.sight import Sight
 from moesim.engine.clock import PS_PER_S
-from moesim.engine.line import Line
-from moesim.engine.seats import CHUNK, REQUEST, Seated, Seats
-from moesim.engine.sight import Sight
 from moesim.errors import InputError
 from moesim.measure.columns import RequestColumns
 from moesim.policy.compose import ArrivalOrder

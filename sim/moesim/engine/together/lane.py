@@ -1,6 +1,6 @@
 """One replication among several: an instance that waits for the others.
 
-Axes: ``G`` GPUs, ``N`` segments as in `engine.flow`, ``n`` passes.
+Axes: ``G`` GPUs, ``N`` segments as in `engine.event.flow`, ``n`` passes.
 """
 
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from simpy.core import EmptySchedule
 
 from moesim.engine.clock import FAR, TELL
 from moesim.engine.draft import Draft
-from moesim.engine.ensemble import Order
 from moesim.engine.instance import Instance
-from moesim.engine.shares import Share
-from moesim.engine.solo import parts_of
+from moesim.engine.together.ensemble import Order
+from moesim.engine.together.shares import Share
+from moesim.engine.together.solo import parts_of
 from moesim.types import Ints
 
 DONE, FORMED, WALKING = range(3)

@@ -10,8 +10,8 @@ import numpy as np
 
 from moesim.cost.exchange import ExchangeLoad, exchange_load, slot_counts
 from moesim.cost.partial import partial_load
+from moesim.engine.assemble.overflow import Admitted, Further, admit
 from moesim.engine.draft import Draft, sources
-from moesim.engine.overflow import Admitted, Further, admit
 from moesim.errors import InputError
 from moesim.policy.bundle import Policy
 from moesim.policy.capacity import Unlimited

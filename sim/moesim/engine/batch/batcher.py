@@ -14,11 +14,11 @@ Axes: ``N`` requests, ``R`` data-parallel ranks, ``M`` requests of a pass.
 import numpy as np
 from numpy.typing import NDArray
 
+from moesim.engine.batch.pool import KvPool
+from moesim.engine.batch.seats import GONE, GROUND, Seated, Seats
+from moesim.engine.batch.waiting import Room, Waiting
 from moesim.engine.clock import PS_PER_S
 from moesim.engine.draft import Draft
-from moesim.engine.pool import KvPool
-from moesim.engine.seats import GONE, GROUND, Seated, Seats
-from moesim.engine.waiting import Room, Waiting
 from moesim.measure.columns import NEVER, RequestColumns
 from moesim.policy.view import Compose, RankView
 from moesim.spec.serving import ServingSpec

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simpy import Event
 
-from moesim.engine.jobs import SPLITS, Work
+from moesim.engine.event.jobs import SPLITS, Work
+from moesim.engine.event.server import Job
 from moesim.engine.microbatch import MicroBatch, TickCost, pass_record
-from moesim.engine.server import Job
 from moesim.measure.columns import NEVER, PARTS
 from moesim.policy.view import Stage
 
 if TYPE_CHECKING:
-    from moesim.engine.event import EventEngine
+    from moesim.engine.event.engine import EventEngine
 
 ATTENTION_SLOT, TAIL_SLOT, FIRST_SLOT, SHARED_SLOT = -1, -2, -3, -4
 """Places of jobs that are no expert's, in the tie rule."""

@@ -1,13 +1,13 @@
 """First come, first served in several instances at once, one barrier of each a round.
 
-What `engine.array` does for one instance this does for all lanes in the same NumPy
+What `engine.array.engine` does for one instance this does for all lanes in the same NumPy
 calls: up to the end of the first sender that is the last of its micro-batch, nothing
 new can arrive anywhere, so all jobs known then are served in order of arrival. A round
 lets one micro-batch of each lane that takes part enter a segment, and serves all jobs
 anew that came at that instant or later; where nothing has changed, the same comes out.
 
 Axes: ``B`` lanes, last, since NumPy is fastest along them; ``W`` places of micro-batches
-in flight, in order of number; ``G`` GPUs; ``N`` segments as in `engine.flow`; ``n``
+in flight, in order of number; ``G`` GPUs; ``N`` segments as in `engine.event.flow`; ``n``
 lanes that take part.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moesim.engine.clock import FAR
-from moesim.engine.rounds_costs import Costs, Shape
-from moesim.engine.rounds_ports import Port, Turn
+from moesim.engine.together.costs import Costs, Shape
+from moesim.engine.together.ports import Port, Turn
 from moesim.types import Bools, Ints
 
 

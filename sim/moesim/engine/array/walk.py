@@ -1,8 +1,8 @@
 """One micro-batch on its way through the layers, a row of instants for each segment.
 
-Segments are those of `engine.flow`: attention, experts, and so on, then the LM head. A
-walk stands in one segment at a time; what it did in the earlier ones is history, from
-which its record is computed at the end.
+Segments are those of `engine.event.flow`: attention, experts, and so on, then the LM
+head. A walk stands in one segment at a time; what it did in the earlier ones is
+history, from which its record is computed at the end.
 
 Axes: ``N`` segments, ``L`` MoE layers, ``S`` slots of a GPU, ``C`` port classes, ``G``
 GPUs.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moesim.engine.array_walk import Walk
+from moesim.engine.array.walk import Walk
 from moesim.types import Ints
 
 Walks = Sequence[Walk]

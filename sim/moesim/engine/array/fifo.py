@@ -5,8 +5,8 @@ Axes: ``W`` walks in flight, ``G`` GPUs, ``m`` columns: GPUs under repair.
 
 import numpy as np
 
-from moesim.engine.array_servers import Servers, Walks, pick
-from moesim.engine.array_walk import Walk
+from moesim.engine.array.servers import Servers, Walks, pick
+from moesim.engine.array.walk import Walk
 from moesim.types import Ints
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from moesim.cost.exchange import ExchangeLoad
 from moesim.cost.pass_ import PassLoad
 from moesim.cost.price import copy_bytes
+from moesim.engine.assemble.counted import CountedLoad
+from moesim.engine.assemble.tariff import Tariff
+from moesim.engine.assemble.tokens import TokenLoad, keys_of
 from moesim.engine.clock import PS_PER_S
-from moesim.engine.counted_load import CountedLoad
 from moesim.engine.draft import Draft, on_gpus, sources
 from moesim.engine.microbatch import MicroBatch
-from moesim.engine.tariff import Tariff
-from moesim.engine.token_load import TokenLoad, keys_of
 from moesim.policy.bundle import Policy
 from moesim.policy.outlook import Outlook
 from moesim.policy.predict import guess_for

@@ -5,9 +5,9 @@ Axes: ``W`` walks in flight, ``S`` slots of a GPU, ``G`` GPUs.
 
 import numpy as np
 
-from moesim.engine.array_choice import Choice, has_slots
-from moesim.engine.array_servers import Servers, Walks
-from moesim.engine.array_walk import FAR, Walk
+from moesim.engine.array.choice import Choice, has_slots
+from moesim.engine.array.servers import Servers, Walks
+from moesim.engine.array.walk import FAR, Walk
 from moesim.engine.clock import PS_PER_S
 from moesim.engine.microbatch import budget_ticks, checked_key
 from moesim.policy.bundle import Policy

@@ -1,6 +1,6 @@
 """One port class of several instances: what is sent and received, and when.
 
-Axes: as in `engine.rounds`.
+Axes: as in `engine.together.rounds`.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moesim.engine.clock import FAR
-from moesim.engine.rounds_costs import Shape
+from moesim.engine.together.costs import Shape
 from moesim.types import Bools, Ints
 
 

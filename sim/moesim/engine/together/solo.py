@@ -5,7 +5,7 @@ follow when it is admitted, layer by layer. It gives what the other engines of t
 queued coupling give then, to the tick, for several passes at once.
 
 Axes: ``n`` passes, last, since NumPy is fastest along them; ``G`` GPUs of each; ``N``
-segments as in `engine.flow`; ``L`` MoE layers.
+segments as in `engine.event.flow`; ``L`` MoE layers.
 """
 
 from dataclasses import dataclass

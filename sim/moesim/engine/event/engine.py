@@ -11,9 +11,9 @@ import numpy as np
 from simpy import Event
 
 from moesim.engine.clock import PS_PER_S, TELL, Clock
-from moesim.engine.flow import Flow
+from moesim.engine.event.flow import Flow
+from moesim.engine.event.server import Server
 from moesim.engine.microbatch import MicroBatch, budget_ticks, checked_key
-from moesim.engine.server import Server
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.order import Fifo

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moesim.engine.token_load import checked_slots
+from moesim.engine.assemble.tokens import checked_slots
 from moesim.policy.bundle import Policy
 from moesim.routing.source import RoutingSource, TokenKeys
 from moesim.spec.placement import Placement

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 from simpy import Event
 
+from moesim.engine.batch.waiting import checked_rows
 from moesim.engine.clock import PICK, PS_PER_S, Clock
+from moesim.engine.event.server import NO_BUDGET
+from moesim.engine.lockstep.stage import Stage, Walker, last_layer, timetable
 from moesim.engine.microbatch import MicroBatch, budget_ticks, checked_key, pass_record
-from moesim.engine.server import NO_BUDGET
-from moesim.engine.stage import Stage, Walker, last_layer, timetable
-from moesim.engine.waiting import checked_rows
 from moesim.errors import InputError
 from moesim.measure.columns import PARTS, Recorder
 from moesim.policy.bundle import Policy

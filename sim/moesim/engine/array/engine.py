@@ -1,6 +1,6 @@
 """The array engine: a whole all-to-all of all GPUs in a few NumPy steps.
 
-It gives what `engine.event` gives, to the tick. Since an all-to-all is a barrier,
+It gives what `engine.event.engine` gives, to the tick. Since an all-to-all is a barrier,
 nothing new can arrive at any GPU before the last sender of some micro-batch in flight
 is done; up to then all is known, GPU by GPU, and can be computed ahead. SimPy keeps the
 time of what is decided meanwhile: admissions, barriers, ends.
@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 from simpy import Event
 
-from moesim.engine.array_fifo import FifoQueues
-from moesim.engine.array_keys import KeyedQueues
-from moesim.engine.array_waits import waits_of
-from moesim.engine.array_walk import FAR, Walk
+from moesim.engine.array.fifo import FifoQueues
+from moesim.engine.array.keys import KeyedQueues
+from moesim.engine.array.waits import waits_of
+from moesim.engine.array.walk import FAR, Walk
 from moesim.engine.clock import TELL, Clock
 from moesim.engine.microbatch import MicroBatch
 from moesim.measure.columns import Recorder

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simpy import Event
 
-from moesim.engine.carry import Chunk, chunks
 from moesim.engine.clock import FORM, ticks_of
 from moesim.engine.microbatch import MicroBatch
+from moesim.engine.move.carry import Chunk, chunks
 from moesim.errors import InputError
 from moesim.measure.moves import MoveLog, PlanRow
 from moesim.policy.rebalance import REBALANCES, Still

@@ -1,7 +1,7 @@
 """One replication's share of passes that were priced together: a block of GPUs.
 
 Axes: ``n`` copies, ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs of one copy,
-``N`` segments as in `engine.flow`.
+``N`` segments as in `engine.event.flow`.
 """
 
 from dataclasses import replace

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from moesim.engine.array_walk import Walk
+from moesim.engine.array.walk import Walk
 from moesim.spec.system import ExpertKernel
 from moesim.types import Ints
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moesim.cost.exchange import ExchangeLoad, exchange_load
-from moesim.engine.assemble import Assembler, Loads
+from moesim.engine.assemble.assembler import Assembler, Loads
+from moesim.engine.assemble.tokens import TokenLoad, checked_slots, keys_of
 from moesim.engine.draft import Draft, sources
 from moesim.engine.microbatch import MicroBatch
-from moesim.engine.token_load import TokenLoad, checked_slots, keys_of
 from moesim.policy.bundle import Policy
 from moesim.policy.dispatch import DISPATCHES
 from moesim.routing.draw import cut

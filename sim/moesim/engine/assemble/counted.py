@@ -16,9 +16,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from moesim.cost.exchange import ExchangeLoad
+from moesim.engine.assemble.tokens import TokenLoad
+from moesim.engine.assemble.ways import Ways, ways_of
 from moesim.engine.draft import Draft, sources
-from moesim.engine.token_load import TokenLoad
-from moesim.engine.ways import Ways, ways_of
 from moesim.errors import InputError
 from moesim.policy.bundle import Policy
 from moesim.policy.compose import ArrivalOrder

@@ -6,7 +6,7 @@ the barriers of all of them is computed at once as well. So NumPy is called once
 all, and none sees another: what comes out is what comes out of each alone, to the tick.
 
 Axes: ``n`` micro-batches priced together, ``G`` GPUs of an instance, ``N`` segments as
-in `engine.flow`.
+in `engine.event.flow`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,16 +16,16 @@ from typing import Protocol
 import numpy as np
 from simpy import Event
 
-from moesim.engine.alike import are_alike
 from moesim.engine.clock import FAR
-from moesim.engine.ensemble import Ensemble, Order
 from moesim.engine.instance import Instance
-from moesim.engine.lane import DONE, FORMED, WALKING, Ended, Lane, Ledger
 from moesim.engine.play import INTERVAL_S, few_collections, play
-from moesim.engine.rounds import Rounds
-from moesim.engine.rounds_costs import Shape
-from moesim.engine.shares import Share, Whole
-from moesim.engine.solo import walk_alone
+from moesim.engine.together.alike import are_alike
+from moesim.engine.together.costs import Shape
+from moesim.engine.together.ensemble import Ensemble, Order
+from moesim.engine.together.lane import DONE, FORMED, WALKING, Ended, Lane, Ledger
+from moesim.engine.together.rounds import Rounds
+from moesim.engine.together.shares import Share, Whole
+from moesim.engine.together.solo import walk_alone
 from moesim.measure.columns import Recorder
 from moesim.spec.system import System
 from moesim.spec.topology import PORT_CLASSES

@@ -1,14 +1,14 @@
 """What micro-batches in flight in several instances ask for, and went through.
 
 Axes: ``B`` lanes, ``W`` homes of micro-batches, ``C`` port classes, ``G`` GPUs, ``N``
-segments as in `engine.flow`; ``n`` micro-batches that were priced together.
+segments as in `engine.event.flow`; ``n`` micro-batches that were priced together.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from moesim.engine.shares import Whole
+from moesim.engine.together.shares import Whole
 from moesim.types import Bools, Ints
 
 

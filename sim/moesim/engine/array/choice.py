@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moesim.engine.array_servers import Walks, pick
-from moesim.engine.array_walk import FAR, Walk
-from moesim.engine.server import NO_BUDGET
+from moesim.engine.array.servers import Walks, pick
+from moesim.engine.array.walk import FAR, Walk
+from moesim.engine.event.server import NO_BUDGET
 from moesim.types import Bools, Ints
 
 

@@ -1,0 +1,1 @@
+"""From the tokens of a pass to a priced micro-batch."""

@@ -1,0 +1,1 @@
+"""Which requests run next, and the KV blocks they hold."""

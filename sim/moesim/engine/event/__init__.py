@@ -1,0 +1,1 @@
+"""Every job as a callback on the clock: right for any policy."""

@@ -1,0 +1,1 @@
+"""All ranks run one joint stage after another."""

@@ -1,0 +1,1 @@
+"""Replications of one scenario that advance together."""
