@@ -25,6 +25,7 @@ ROOMS = [
     "scenario",
     "plot",
     "replicate",
+    "contest",
     "workers",
     "simulate",
     "study",

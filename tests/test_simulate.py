@@ -1,5 +1,6 @@
 """The Python interface: what it gives, and what it refuses before it simulates."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,19 @@ def test_a_run_can_be_saved_and_opened(scenario, tmp_path):
     assert again.manifest["engine"] == "array"
     assert result.manifest["seed"] == 3
     assert set(result.ci95) > {"p99_ttft_ms"}
+
+
+def test_results_can_be_pickled(scenario):
+    """Whole: tables, numbers, figures, and comparisons that hold several."""
+    found = compare(scenario, ["fifo", "oldest"], replications=2)
+    again = pickle.loads(pickle.dumps(found))  # noqa: S301 - it is our own
+
+    assert again.rows == found.rows
+    for name, result in found.results.items():
+        assert again.results[name].summaries == result.summaries
+        assert again.results[name].requests.equals(result.requests)
+        assert again.results[name].gaps.equals(result.gaps)
+    assert again.plot.differences().axes
 
 
 def test_replication_i_is_the_run_with_seed_plus_i(scenario):

@@ -135,6 +135,21 @@ def test_one_comparison_may_stand_at_the_top(write):
         (FINE + "variants: {a: {sede: 1}}", "'seed'"),
         ("question: Q\nscenario: tiny.yaml\npolicies: ['os:x']", "known by name"),
         (FINE + "baseline: fofi", "is not one of fifo, oldest"),
+        (FINE + "metrics: [p99_tft]", "did you mean p99_ttft_ms"),
+        (FINE + "metrics: [duration, duration]", "given twice"),
+        (FINE + "metrics: [p99_tpot_ms]", "needs outputs of two tokens"),
+        (FINE.replace("oldest", "oldestt"), "oldest"),
+        (FINE.replace("oldest", "{name: oldest, x: 1}"), "unknown key for oldest"),
+        (FINE + "grid: {serving.max_in_flight: [1, 1]}", "comes twice"),
+        (FINE + "points: [{seed: 1}, {seed: 1.0}]", "comes twice"),
+        (FINE + "variants: {fifo: {serving.max_in_flight: 2}}", "'fifo' twice"),
+        (FINE + "variants: {a: {seed: 1}}", "would meet other traffic"),
+        (FINE + "comparisons: [{name: a}, {name: a}]", "comes twice"),
+        (FINE + "comparisons: [{}, {}]", "comes twice"),
+        (
+            FINE + "comparisons: [{name: a}, {name: b, metrics: [p99_tft]}]",
+            "asked.yaml:4:.*p99_ttft_ms",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(write, monkeypatch, text, said):
@@ -152,6 +167,50 @@ def test_a_mistake_has_its_line(write, moesim):
     assert code == 2
     assert "asked.yaml:3:1" in err
     assert "did you mean 'policies'" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("metrics: [p99_tft]\n", "asked.yaml:4:10"),
+        ("comparisons:\n  - name: a\n  - name: b\n    metrics: [x]\n", ":7:14"),
+        ("comparisons:\n  - name: a\n  - name: b\n    policies: [x, fifo]\n", ":7:"),
+        ("comparisons:\n  - name: a\n  - name: a\n", ":6:11"),
+        ("metrics: [x]\ncomparisons:\n  - name: a\n", ":4:10"),
+    ],
+)
+def test_a_mistake_in_any_part_has_its_line(write, moesim, more, place):
+    """Also in one that would only be run after others."""
+    code, _, err = moesim("study", str(write(FINE + more)))
+
+    assert code == 2
+    assert place in err
+
+
+def test_validate_checks_a_study_as_one(write, moesim):
+    """Each mistake of it at its line, not those of a scenario that it is none of."""
+    assert moesim("validate", str(write(FINE)))[0] == 0
+    code, out, err = moesim("validate", str(write(FINE + "metrics: [p99_tft]\n")))
+
+    assert code == 2
+    assert out == "1 file, 1 error\n"
+    assert "asked.yaml:4:10" in err
+    code, _, err = moesim("validate", str(write("comparisons: [{}]\n")))
+    assert "a study asks a question" in err
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((ROOT / "scenarios" / "studies").glob("*.yaml")),
+    ids=lambda p: p.stem,
+)
+def test_every_study_here_is_right(path):
+    try:
+        read_study(path)
+    except InputError as error:
+        if "MOESIM_DATA" not in str(error):
+            raise
+        pytest.skip("needs recorded data")
 
 
 def test_the_command_writes_the_table(write, moesim, tmp_path):
@@ -213,6 +272,10 @@ def test_a_committed_table_is_that_of_its_study(path):
     with (TABLES / f"{path.stem}.csv").open() as file:
         rows = list(csv.DictReader(file))
 
+    assert {row["study"] for row in rows} == {path.stem}
+    if asked.caches or asked.measures:
+        assert found_points(asked, rows) == wanted_points(asked)
+        return
     found = {(row["comparison"], row["policy"]) for row in rows}
     wanted = {
         (point.name, name)
@@ -221,4 +284,34 @@ def test_a_committed_table_is_that_of_its_study(path):
     }
     baselines = {(row["comparison"], row["baseline"]) for row in rows}
     assert found | baselines == wanted
-    assert {row["study"] for row in rows} == {path.stem}
+
+
+def found_points(asked, rows):
+    """Return what a table of measures or caches has rows of."""
+    if asked.caches:
+        keys = ("log", "tokens", "order", "residency", "cache")
+        return {tuple(row[key] for key in keys) for row in rows}
+    spots = {key for part in asked.measures for key in part.at}
+    keys = ("measure", "metric", *sorted(spots))
+    return {tuple(row[key] for key in keys) for row in rows}
+
+
+def wanted_points(asked):
+    """Return what the study asks for now."""
+    if asked.caches:
+        it = asked.caches
+        orders = [("log", str(order)) for order in it.orders]
+        orders += [(control, "1") for control in it.controls]
+        return {
+            (path.stem, *order, str(share), cache)
+            for path in it.logs
+            for order in orders
+            for share in it.residency
+            for cache in it.caches
+        }
+    spots = sorted({key for part in asked.measures for key in part.at})
+    return {
+        (part.name, metric, *(str(part.at[key]) for key in spots))
+        for part in asked.measures
+        for metric in part.metrics
+    }

@@ -20,8 +20,10 @@ from moesim.engine.instance import Instance
 from moesim.engine.together.alike import lanes_of
 from moesim.engine.together.play import play_together
 from moesim.measure.balance import Balance
+from moesim.measure.binding import busiest
 from moesim.measure.columns import Recorder
 from moesim.measure.metrics import summarise
+from moesim.measure.residency import joined
 from moesim.measure.result import Result
 from moesim.measure.tabulate import RecordedTables, rank_load, tabulate
 from moesim.policy.bundle import Policy
@@ -102,6 +104,7 @@ def replicate(
         traffic=np.stack([recorder.traffic for recorder in recorders]),
         rank_load=np.stack([rank_load(recorder) for recorder in recorders]),
         figures=figures,
+        residency=joined([recorder.residency for recorder in recorders]),
     )
 
 
@@ -174,8 +177,19 @@ def _facts(candidate: Candidate, parts: Parts, recorder: Recorder) -> dict[str, 
         "slo_ms": scenario.slo.in_ms(),
         "gaps": recorder.requests.gaps,
         **(recorder.moves.facts() if recorder.moves else {}),
+        **_residency(recorder),
+        **(recorder.memory.facts() if recorder.memory else {}),
+        **({"rejection": recorder.refused} if recorder.refused else {}),
         **_stages(recorder.stages),
+        **recorder.shared.facts(),
+        **busiest(recorder),
     }
+
+
+def _residency(recorder: Recorder) -> dict[str, Any]:
+    """Return what became of experts that were absent, if any could be."""
+    log = recorder.residency
+    return log.facts(recorder.span, int(recorder.parts.sum())) if log else {}
 
 
 def _stages(stages: Balance) -> dict[str, Any]:

@@ -15,8 +15,9 @@ quantities, and numbers without unit where one is needed (0 needs none).
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from math import isfinite
+
+from moesim.errors import closest, shown
 
 DURATIONS = {
     "ns": Decimal("1e-9"),
@@ -271,21 +272,9 @@ def _nearest(unit: str, scales: Mapping[str, Decimal]) -> str:
     if f"{unit}/s" in scales:
         return f"did you mean '{unit}/s'?"
     folded = [known.lower() for known in scales]
-    close = get_close_matches(unit.lower(), folded, n=1, cutoff=0.5)
+    close = closest(unit.lower(), folded, cutoff=0.5)
     names = [repr(known) for known in scales if known.lower() in close]
     return f"did you mean {' or '.join(names)}?" if names else ""
-
-
-def shown(value: object) -> str:
-    """Return a value as written, in ASCII and cut to one line, for use in a message.
-
-    >>> shown("5 GB"), len(shown("x" * 1000))
-    ("'5 GB'", 64)
-    """
-    if isinstance(value, int) and abs(value) >= 10**_LONGEST:
-        return f"a number of more than {_LONGEST} digits"
-    text = ascii(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _printed(value: float, scales: Mapping[str, Decimal]) -> str:

@@ -5,7 +5,7 @@ A run depends on its scenario, policy and seed alone, so where it runs changes n
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from queue import Empty
 from signal import SIG_IGN, SIGINT, signal
@@ -14,7 +14,6 @@ from typing import Any
 
 from moesim.errors import SimulationError
 from moesim.measure.result import Result
-from moesim.measure.tables import Tables
 from moesim.policy.bundle import ROLES
 from moesim.replicate import Candidate, Progress, replicate, share
 
@@ -125,5 +124,4 @@ def _run(told: Any, number: int, candidate: Candidate, figures: Figures) -> None
     except Exception as error:  # noqa: BLE001 - it is raised where somebody listens
         told.put((number, "", error))
         return
-    made = {item.name: getattr(result.tables, item.name) for item in fields(Tables)}
-    told.put((number, "", replace(result, tables=Tables(**made))))
+    told.put((number, "", result))

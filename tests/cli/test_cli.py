@@ -189,3 +189,14 @@ def test_help_answers_without_heavy_libraries():
     )
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_says_each_command_in_one_whole_line():
+    """No summary is cut short."""
+    code, out, _ = moesim("--help", cwd=ROOT)
+
+    assert code == 0
+    commands = out.partition("Commands:")[2]
+    assert "..." not in commands
+    assert "…" not in commands
+    assert commands.count("\n  ") == 9

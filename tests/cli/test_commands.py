@@ -9,6 +9,10 @@ import pytest
 from moesim import __version__, simulate
 from moesim.cli.main import main
 from moesim.errors import SimulationError
+from moesim.policy.cache import CACHES
+from moesim.policy.dispatch import DISPATCHES
+from moesim.policy.place.catalogue import NAMES
+from moesim.policy.rebalance import REBALANCES
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "scenarios" / "quickstart.yaml")
@@ -120,9 +124,36 @@ def test_list_answers_what_is_asked(moesim, tmp_path):
 def test_list_names_all_kinds_when_none_is_asked(moesim):
     _, out, _ = moesim("list")
 
-    for heading in ("models:", "gpus:", "policies:", "routing:", "scenarios:"):
-        assert f"{heading}\n" in out
+    kinds = "models gpus policies routing placements replicas rebalances caches"
+    for heading in (*kinds.split(), "scenarios"):
+        assert f"{heading}:\n" in out
     assert "  (none)" in out
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("placements", NAMES),
+        ("replicas", DISPATCHES),
+        ("rebalances", REBALANCES),
+        ("caches", CACHES),
+    ],
+)
+def test_list_names_all_of_a_kind_with_a_line_each(moesim, kind, names):
+    _, out, _ = moesim("list", f"--{kind}")
+
+    lines = [line.split(maxsplit=1) for line in out.splitlines()[1:]]
+    assert [name for name, _ in lines] == list(names)
+    assert all(said[0].isupper() or said.startswith("vLLM") for _, said in lines)
+    assert not any("Return" in said for _, said in lines)
+
+
+def test_list_says_what_a_placement_or_loop_takes(moesim):
+    _, out, _ = moesim("list", "--placements", "--rebalances")
+
+    assert "(path, tokens)" in out
+    assert "planning)" in out
+    assert "planning_s" not in out
 
 
 def test_variants_reach_the_comparison(moesim, asked):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from moesim.cli.main import app
+from moesim.cli.commands import app
 from moesim.measure.folder import is_ours
 
 

@@ -92,7 +92,7 @@ def test_options_change_a_scenario(planned):
     before = planned(EP32)
     after = planned(
         EP32,
-        *("--nodes", "18", "--context", "5K", "--kv-precision", "fp8"),
+        *("--nodes", "18", "--context", "5k", "--kv-precision", "fp8"),
         *("--micro-batch", "128", "--in-flight", "1", "--case", "expected"),
         *("--reserve", "2 GiB", "--utilization", "0.95"),
         *("--set", "serving.block_size=64", "--dispatch", "low_latency"),
@@ -186,7 +186,7 @@ def test_what_fits_nowhere_says_so(plan):
 
 
 def test_room_that_is_too_small_for_one_sequence_is_told(plan):
-    code, out, _ = plan(*MIXTRAL, "--context", "100K", "--redundant-experts", "0")
+    code, out, _ = plan(*MIXTRAL, "--context", "100k", "--redundant-experts", "0")
 
     assert code == 1
     assert "left hold no sequence of 100000" in " ".join(out.split())

@@ -135,6 +135,19 @@ def test_uneven_experts_are_pointed_out(share, said):
 
 
 @pytest.mark.parametrize(
+    ("share", "chance", "said"),
+    [(0.41, 0.12, True), (0.41, 0.38, False), (0.7, 0.38, True), (0.29, 0.1, False)],
+)
+def test_chance_alone_is_not_called_imbalance(share, chance, said):
+    """A few tokens are uneven however they are routed."""
+    given = {"top10pct_expert_share": share, "top10pct_by_chance": chance}
+    line = row(run_screen(RECORD | given, {}, 0, 1), "Top 10 % of experts'")
+
+    assert ("imbalanced" in line) == said
+    assert f"({100 * chance:.1f} % by chance)" in line
+
+
+@pytest.mark.parametrize(
     ("part", "words"),
     [
         ("straggler", "the slowest rank"),
@@ -202,3 +215,41 @@ def test_a_verdict_says_better_and_worse_or_nothing():
 
 def test_nothing_saved_says_nothing():
     assert saved(None, "x") == ""
+
+
+def test_the_busiest_resource_has_a_line_where_it_is_known():
+    """Runs that were saved before it was recorded have none."""
+    known = {**RECORD, "binding": "expert weights", "binding_frac": 0.507}
+
+    line = row(run_screen(known, {}, 0, 1), "Busiest resource")
+    assert line.endswith("expert weights   (50.7 % of the time)")
+    assert "Busiest" not in run_screen(RECORD, {}, 0, 1)
+    assert "Busiest" not in run_screen({**known, "binding": None}, {}, 0, 1)
+
+
+OFFLOADED = {
+    "expert_hit_rate": 0.6,
+    "swapped_in_experts": 3,
+    "swapped_in_bytes": 3 * 2**30,
+    "pcie_busy_frac": 0.5,
+    "load_stall_frac": 0.35,
+    "experts_on_cpu": 0,
+    "prefetched_experts": 0,
+}
+
+
+def test_waiting_for_experts_is_told_from_waiting_for_others():
+    record = RECORD | OFFLOADED | {"queue_frac": 0.4, "experts_frac": 0.2}
+
+    screen = run_screen(record, {}, 0, 1)
+
+    assert "Experts that were there when needed:     60.0 %" in screen
+    assert "3, 3 GiB   (PCIe ports busy 50.0 %)" in screen
+    assert "35.0 % of a pass is waiting for experts to be loaded" in screen
+    assert "hosts" not in screen
+    assert "guess" not in screen
+    more = {"experts_on_cpu": 2, "cpu_busy_frac": 0.1, "prefetched_experts": 5}
+    more |= {"prefetch_useful_frac": 0.8, "prefetch_wasted_frac": 0.2}
+    screen = run_screen(record | more, {}, 0, 1)
+    assert "2   (processors busy 10.0 %)" in screen
+    assert "5   (used 80.0 %, left unused 20.0 %)" in screen

@@ -280,6 +280,23 @@ def test_first_choices_go_by_weight_not_by_slot(traffic):
     assert not any("not read" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -0.5])
+def test_weights_that_are_none_are_not_used(traffic, bad):
+    """One is enough: which choice was the first is then told by the slots, and said."""
+    ids = np.tile(np.arange(4, dtype=np.uint8), (50, 4, 1))
+    weights = np.random.default_rng(2).random(ids.shape).astype(np.float16)
+    weights[49, 3, 1] = bad
+    found = traffic(ids, expert_weights=weights)
+
+    assert not found.known_first
+    assert found.notes[-1] == (
+        "not used: expert_weights (some are negative or no number)"
+    )
+    assert not any("not read" in note for note in found.notes)
+    plain = traffic(ids)
+    assert (found.first == plain.first).all()
+
+
 def test_weights_that_do_not_fit_are_not_used(traffic):
     ids = uniform(tokens=50)
     found = traffic(ids, expert_weights=np.ones((49, 4, 4), np.float16))
@@ -436,3 +453,11 @@ def test_every_finding_has_evidence_and_a_next_command(intent):
     for item in intent["findings"]:
         assert item["evidence"]
         assert item["next"].startswith("moesim ")
+
+
+def test_one_expert_is_nothing_to_balance(tmp_path):
+    """Refused in words: a log may well count a single one."""
+    path = tmp_path / "one.csv"
+    path.write_text("layer,expert,count\n0,0,5\n")
+    with pytest.raises(InputError, match="two are needed"):
+        diagnose([traffic_of(read_log(path))], load_gpu("h100"))

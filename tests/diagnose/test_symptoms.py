@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from moesim.cli.diagnose_lines import symptoms_screen
 from moesim.diagnose.growth import exponent
 from moesim.diagnose.symptoms import symptoms
 from moesim.errors import InputError
@@ -187,7 +188,8 @@ def test_shares_of_lost_time_are_of_the_gpus_own_time():
     _, parts, _ = found(healthy(gpus=many))
     evidence = " ".join(parts["utilisation"]["evidence"])
 
-    assert "look busy 100% of the time and do useful work 50%" in evidence
+    assert "monitors would show 100%" in evidence
+    assert "of the time and do useful work 50%" in evidence
     assert "slowest GPU: 30.0% of GPU time" in evidence
     assert "all-to-all: 10.0% of GPU time" in evidence
 
@@ -275,3 +277,21 @@ def test_an_exponent_is_found_through_noise(power):
 
     assert exponent(load, time) == pytest.approx(power, abs=0.02)
     assert exponent(np.full(400, 5.0), time) is None
+
+
+def test_runs_of_other_traffic_are_told_apart_before_they_are_compared():
+    """What both should have met is held side by side; what is compared is not."""
+    text = "seed: 1\nworkload: {num_prompts: 5, input_len: {value: 3}}\npolicy: fifo\n"
+    before = replace(healthy(), scenario_text=text)
+    after = replace(
+        healthy(),
+        scenario_text=text.replace("value: 3", "value: 4").replace("fifo", "oldest"),
+    )
+
+    found = symptoms([before, after])
+    assert found["unlike"] == ["workload.input_len.value (3, then 4)"]
+    screen = " ".join(symptoms_screen(found).split())
+    assert "did not meet the same: workload.input_len.value (3, then 4)" in screen
+    same = symptoms([before, replace(before, scenario_text=text + "slo: {}\n")])
+    assert same["unlike"] == []
+    assert "Careful" not in symptoms_screen(same)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moesim.measure.metrics import summarise
+from moesim.measure.metrics import summarise, top_by_chance
 from moesim.measure.tables import COLUMNS, Tables
 
 NAN = float("nan")
@@ -53,6 +53,19 @@ def test_uneven_experts_are_measured_by_layer(record):
     assert record["expert_cv_median"] == pytest.approx(0.25)
     assert record["expert_cv_max"] == pytest.approx(0.5)
     assert record["top10pct_expert_share"] == pytest.approx((3 / 4 + 1 / 2) / 2)
+
+
+@pytest.mark.parametrize("experts", [8, 32, 128])
+@pytest.mark.parametrize("each", [1, 4, 30, 1000])
+def test_the_share_by_chance_is_that_of_equal_experts(experts, each):
+    """Held against draws: near for many choices, and not far off for few."""
+    rng = np.random.default_rng(1)
+    top, choices = -(-experts // 10), each * experts
+    drawn = rng.multinomial(choices, np.full(experts, 1 / experts), 400)
+    share = np.sort(drawn)[:, -top:].sum(axis=1).mean() / choices
+
+    near = 0.05 if each < 10 else 0.01
+    assert top_by_chance(choices, experts, top) == pytest.approx(share, abs=near)
 
 
 @pytest.mark.parametrize(

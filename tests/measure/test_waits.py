@@ -200,3 +200,20 @@ def test_cells_put_together_are_one_histogram(monkeypatch):
     np.testing.assert_array_equal(found, expected)
     assert np.isnan(found[7]).all()
     assert (apart.count == apart.histogram.sum(axis=1)).all()
+
+
+def test_some_of_the_cells_are_what_they_were():
+    """In the order that is asked for, whether written one by one or in blocks."""
+    rng = np.random.default_rng(3)
+    cells, waits = rng.integers(0, 9, 500), rng.integers(0, 10**9, 500)
+    columns = WaitColumns(9)
+    columns.extend(cells[:250], waits[:250])
+    for cell, wait in zip(cells[250:].tolist(), waits[250:].tolist(), strict=True):
+        columns.add(cell, wait)
+    asked = np.array([7, 2, 4])
+
+    some = columns.only(asked)
+
+    for name in ("count", "total", "maximum", "histogram"):
+        assert (getattr(some, name) == getattr(columns, name)[asked]).all()
+    assert some.total.tolist() == [int(waits[cells == cell].sum()) for cell in asked]

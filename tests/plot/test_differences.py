@@ -22,6 +22,11 @@ def points(figure):
     ]
 
 
+def title_of(comparison):
+    """Return the title without its line breaks."""
+    return " ".join(comparison.plot.differences().get_suptitle().split("\n"))
+
+
 def intervals(figure):
     lines = figure.axes[0].lines
     return [tuple(li.get_xdata()) for li in lines if li.get_marker() == "|"]
@@ -71,6 +76,35 @@ def test_the_title_claims_the_largest_sure_improvement(comparison):
     title = comparison.plot.differences().get_suptitle()
 
     assert title == "cross_layer lowers p99 TTFT by 18.1 % ± 2.6 % over fifo"
+
+
+def test_the_title_tells_what_the_gain_costs(comparison):
+    """A better mean that is bought with a far worse tail is no good news alone."""
+    one = with_rows(
+        comparison,
+        row("per_layer", "mean_ttft_ms", 160.0, -21, 16),
+        row("per_layer", "p99_ttft_ms", 420.0, 212.1, 162.2),
+        row("per_layer", "request_throughput", 50.0, -5.0, 1.0),
+        row("oldest", "p99_ttft_ms", 420.0, 300, 10),
+    )
+
+    assert title_of(one) == (
+        "per_layer lowers mean TTFT by 13.1 % ± 10.0 % over fifo, "
+        "but surely raises p99 TTFT by 50.5 % ± 38.6 % (and is worse in 1 more)"
+    )
+
+
+def test_the_title_names_the_largest_loss_where_nothing_is_better(comparison):
+    one = with_rows(
+        comparison,
+        row("oldest", "p99_ttft_ms", 200.0, 20, 4),
+        row("per_layer", "p99_ttft_ms", 200.0, 60, 4),
+    )
+
+    assert title_of(one) == (
+        "No policy is surely better than fifo in any of these metrics; "
+        "per_layer surely raises p99 TTFT by 30.0 % ± 2.0 %"
+    )
 
 
 def test_more_of_a_good_thing_is_raised(comparison):

@@ -80,7 +80,7 @@ def test_a_part_with_keys_of_its_own_is_replaced():
     ("value", "law"),
     [
         (7, {"type": "constant", "value": 7}),
-        ("2K", {"type": "constant", "value": 2000}),
+        ("2k", {"type": "constant", "value": 2000}),
         ({"type": "geometric", "mean": 9}, {"type": "geometric", "mean": 9}),
     ],
 )

@@ -422,7 +422,7 @@ def test_an_unknown_architecture_is_answered_with_the_nearest():
     """And with all that are supported."""
     message = complaints({"model_type": "mixtrall"})["model_type"]
 
-    assert "is 'mixtral' meant?" in message
+    assert "did you mean 'mixtral'?" in message
     assert "deepseek_v3" in message
 
 

@@ -124,8 +124,15 @@ def test_phases_make_neighbours_alike(share, length):
     assert neighbours_alike(Phases(share, length)) == pytest.approx(expected, abs=0.012)
 
 
+@pytest.mark.parametrize("classes", [(), (("only", 1.0),)])
+def test_waves_of_one_class_are_refused(classes):
+    """They would be no waves."""
+    with pytest.raises(InputError, match="two classes or more"):
+        replace(SPEC, classes=classes)
+
+
 def test_without_classes_all_are_default():
-    requests = generate(replace(SPEC, classes=()), 0)
+    requests = generate(replace(SPEC, classes=(), phases=None), 0)
 
     assert requests.class_names == ("default",)
     assert not requests.klass.any()

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from moesim.cli.options import Debug, Form
 from moesim.cli.terminal import note, orderly, printable, show
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, meant
 
 app = typer.Typer()
 
@@ -33,8 +32,9 @@ def convert(
 ) -> None:
     """Read a routing log of any engine; write it as .npz or .parquet."""
     with orderly(debug=debug):
-        from moesim.routing.logs import read_log, write_log
+        from moesim.routing.logs import check_place, read_log, write_log
 
+        check_place(out, force=force)
         found = read_log(log, form, hints=hints(told or []))
         for line in found.notes:
             note(printable(f"note: {line}"))
@@ -65,8 +65,7 @@ def hints(texts: Sequence[str]) -> Any:
     for text in texts:
         key, _, value = text.partition("=")
         if key not in known or key in found:
-            near = get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near and key not in found else ""
+            hint = "" if key in found else meant(key, known)
             message = f"--hint {key!a:.60} is not one of {', '.join(known)}, once{hint}"
             raise InputError([Problem(message)])
         whole = value.isascii() and value.isdecimal() and len(value) < 10

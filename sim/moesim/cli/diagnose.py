@@ -40,7 +40,7 @@ def diagnose(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say what is wrong with traffic (a log) or with a run: findings, and what next."""
+    """Say what is wrong with a log or a run, and what to do next."""
     with orderly(debug=debug):
         _check(logs or [], run or [])
         if run:

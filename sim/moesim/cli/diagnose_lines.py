@@ -70,7 +70,7 @@ def findings_lines(found: list[Record]) -> list[str]:
 
 def symptoms_screen(record: Record) -> str:
     """Return the screen of a finished run's symptoms."""
-    lines = [record["heading"], "", banner("Symptoms")]
+    lines = [record["heading"], *_unlike(record["unlike"]), "", banner("Symptoms")]
     for item in record["symptoms"]:
         mark = {True: "YES", False: "no", None: "?"}[item["found"]]
         lines.append(f"{mark:<5}{item['symptom']}")
@@ -85,3 +85,11 @@ def symptoms_screen(record: Record) -> str:
             lines.append(f"     Next: {item['next']}")
     lines += [banner(), *wrap(record["verdict"], WIDTH)]
     return printable_lines(lines)
+
+
+def _unlike(differences: list[str]) -> list[str]:
+    """Return the warning that two runs are not of the same cluster and traffic."""
+    if not differences:
+        return []
+    text = f"Careful: these runs did not meet the same: {'; '.join(differences)}."
+    return ["", *wrap(f"{text} What changed may come from that.", WIDTH)]

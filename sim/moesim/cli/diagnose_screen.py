@@ -5,8 +5,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from moesim.cli.advice import percent
 from moesim.cli.diagnose_lines import bounds_lines, findings_lines, printable_lines
-from moesim.cli.screens import WIDTH, banner, percent, row
+from moesim.cli.screens import WIDTH, banner, row
 from moesim.units import format_bytes
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -40,7 +40,7 @@ def links(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show time, algorithm and bus bandwidth of an all-to-all, balanced or skewed."""
+    """Show time and bandwidths of an all-to-all, even or skewed."""
     with orderly(debug=debug):
         kernel = _checked(collective, dispatch, nodes * gpus_per_node)
         from moesim.diagnose import links as measured

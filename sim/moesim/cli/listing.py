@@ -1,16 +1,26 @@
 """``moesim list``: what a scenario can name, read from the registries themselves."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
 from moesim.policy.bundle import policy_parameters
+from moesim.policy.cache import CACHES, RULES
+from moesim.policy.cache_rules import Belady, Static
 from moesim.policy.catalogue import POLICIES, keeps_outputs
+from moesim.policy.dispatch import DISPATCHES
+from moesim.policy.place.affinity import affinity
+from moesim.policy.place.catalogue import BY_LOAD, NAMES
+from moesim.policy.place.files import read_placement
+from moesim.policy.rebalance import REBALANCES
 from moesim.routing.catalogue import SOURCES
+from moesim.scenario.named import GIVEN
 from moesim.spec.catalogue import load_model, model_names
 from moesim.spec.hardware import gpu_names, load_gpu
 from moesim.spec.parameters import count_parameters
+from moesim.spec.placement import PLACEMENTS
 from moesim.units import format_bandwidth, format_binary_bytes
 
 FOLDER = Path("scenarios")
@@ -23,6 +33,10 @@ def listing(kinds: Sequence[str]) -> dict[str, dict[str, str]]:
         "gpus": _gpus,
         "policies": _policies,
         "routing": _routing,
+        "placements": _placements,
+        "replicas": _replicas,
+        "rebalances": _rebalances,
+        "caches": _caches,
         "scenarios": _scenarios,
     }
     return {kind: makers[kind]() for kind in kinds}
@@ -74,7 +88,39 @@ def _policies() -> dict[str, str]:
 
 
 def _routing() -> dict[str, str]:
-    return {name: first_line(kind) for name, kind in SOURCES.items()}
+    found = {}
+    for name, kind in SOURCES.items():
+        idle = GIVEN if hasattr(kind, "pass_counts") else (*GIVEN, "draw")
+        takes = [f.name for f in fields(kind) if f.init and f.name not in idle]
+        found[name] = first_line(kind) + (f" ({', '.join(takes)})" if takes else "")
+    return found
+
+
+def _placements() -> dict[str, str]:
+    makers = {**PLACEMENTS, **BY_LOAD, "affinity": affinity, "file": read_placement}
+    found = {}
+    for name, takes in NAMES.items():
+        said = first_line(makers[name]).removeprefix("Return ")
+        parameters = f" ({', '.join(takes)})" if takes else ""
+        found[name] = said[:1].upper() + said[1:] + parameters
+    return found
+
+
+def _replicas() -> dict[str, str]:
+    return {name: first_line(kind) for name, kind in DISPATCHES.items()}
+
+
+def _rebalances() -> dict[str, str]:
+    found = {}
+    for name, kind in REBALANCES.items():
+        keys = [item.name.removesuffix("_s") for item in fields(kind) if item.init]
+        found[name] = f"{first_line(kind)} ({', '.join(keys)})"
+    return found
+
+
+def _caches() -> dict[str, str]:
+    rules = {**RULES, "static": Static, "belady": Belady}
+    return {name: first_line(rules[name]) for name in CACHES}
 
 
 def first_line(thing: Any) -> str:

@@ -11,5 +11,7 @@ Form = Annotated[
 ]
 Told = Annotated[
     list[str] | None,
-    typer.Option("--hint", metavar="KEY=VALUE", help="As of moesim convert."),
+    typer.Option(
+        "--hint", metavar="KEY=VALUE", help="top_k, layers, experts, warmup, array."
+    ),
 ]

@@ -60,7 +60,7 @@ def plan(
         str | None, typer.Option(help="Kernels: normal or low_latency.")
     ] = None,
     context: Annotated[
-        str, typer.Option(help="Tokens of a sequence, prompt and output: 8192, 32K.")
+        str, typer.Option(help="Tokens of a sequence: 8192, 8K (8192), 8k (8000).")
     ] = "4096",
     micro_batch: Annotated[
         int | None, typer.Option(help="Tokens of a rank in one micro-batch.")
@@ -241,11 +241,11 @@ def _terms(asked: dict[str, str], utilization: float) -> Any:
     from moesim.cost.buffers import CASES
     from moesim.cost.plan import Terms
     from moesim.scenario.named import none_of
-    from moesim.scenario.quantities import LONGEST_TOKENS
-    from moesim.units import parse_bytes, parse_count
+    from moesim.scenario.quantities import LONGEST_TOKENS, parse_tokens
+    from moesim.units import parse_bytes
 
     problems, read = [], {}
-    for name, parse in (("context", parse_count), ("reserve", parse_bytes)):
+    for name, parse in (("context", parse_tokens), ("reserve", parse_bytes)):
         try:
             read[name] = parse(asked[name])
         except ValueError as error:

@@ -116,6 +116,13 @@ def _experts(plan: Plan) -> Line:
     slots = system.placement.slots_per_gpu
     size = _number(BYTES[system.precision.experts])
     one = f"3 x {model.hidden} x {model.expert_width} + {bias}"
+    if system.residency is not None:
+        return Line(
+            "routed experts",
+            "experts kept x (3 x hidden x width + biases) x bytes",
+            f"{system.resident_copies} x ({one}) x {size}",
+            plan.budget.experts_bytes,
+        )
     return Line(
         "routed experts",
         "slots x MoE layers x (3 x hidden x width + biases) x bytes",

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
+from moesim.cli.advice import percent
 from moesim.cli.plan_explain import Line, explain
-from moesim.cli.screens import WIDTH, banner, nodes, percent
+from moesim.cli.screens import WIDTH, banner, nodes
 from moesim.cost.buffers import Case
 from moesim.cost.plan import (
     NVME_BYTES_PER_S,
@@ -69,13 +70,17 @@ def parts(plan: Plan) -> list[tuple[str, float]]:
     """Return what fills a GPU, without the KV cache."""
     weights, budget, system = plan.weights, plan.budget, plan.system
     slots = system.placement.slots_per_gpu
+    experts = f"routed experts, {slots} a layer"
+    if system.residency is not None:
+        every = slots * system.model.moe_layer_count
+        experts = f"routed experts, {system.resident_copies} of {every}"
     return [
         ("attention", weights.attention),
         ("dense layers", weights.dense),
         ("shared experts", weights.shared),
         ("routers", weights.router),
         ("embeddings and head", weights.vocabulary),
-        (f"routed experts, {slots} a layer", budget.experts_bytes),
+        (experts, budget.experts_bytes),
         ("dispatch and combine buffers", budget.buffer_bytes),
         ("activations", budget.workspace_bytes),
         ("reserve", budget.reserve_bytes),

@@ -6,6 +6,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from moesim.cli.advice import percent, uneven, why_rejected
+from moesim.cli.memory_lines import (
+    failed_rows,
+    failures,
+    memory_rows,
+    residency_rows,
+)
+
 WIDTH, LABEL = 78, 40
 LATENCIES = (
     ("TTFT (ms)", "ttft"),
@@ -16,8 +24,6 @@ LATENCIES = (
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 PARTS = ("attention", "experts", "lm_head", "queue", "straggler", "dispatch", "combine")
 NAMES = {"lm_head": "LM head", "straggler": "straggler wait", "queue": "queueing"}
-IMBALANCED = 0.30
-"""Share of the top 10 % of experts over which practitioners call traffic imbalanced."""
 Record = Mapping[str, Any]
 
 
@@ -34,15 +40,6 @@ def number(value: Any, places: int = 1) -> str:
     if value and abs(value) < 10 ** (1 - places):
         return f"{value:.3g}"
     return f"{value:.{places}f}"
-
-
-def percent(value: Any) -> str:
-    """Return a share in per cent, or a dash.
-
-    >>> percent(0.256), percent(None)
-    ('25.6 %', '-')
-    """
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def banner(title: str = "", fill: str = "=") -> str:
@@ -90,14 +87,15 @@ def run_screen(record: Record, ci95: Record, seed: int, replications: int) -> st
     lines += _counts(record)
     lines += _latencies(record, ci95)
     lines += [banner("Experts and devices", "-"), *_devices(record)]
-    lines += [*outputs(record), banner()]
+    lines += [*outputs(record), *failures(record), banner()]
     return "\n".join([*lines, finding(record)])
 
 
 def _counts(record: Record) -> list[str]:
     lines = [
         row("Successful requests", number(record["completed"])),
-        row("Rejected requests", number(record["rejected"])),
+        row("Rejected requests", number(record["rejected"]), why_rejected(record)),
+        *(row(*line) for line in failed_rows(record)),
         row("Simulated duration (s)", number(record["duration"], 2)),
         row("Total input tokens", number(record["total_input_tokens"])),
         row("Total generated tokens", number(record["total_output_tokens"])),
@@ -140,7 +138,7 @@ def interval(ends: Sequence[float] | None) -> str:
 
 def _devices(record: Record) -> list[str]:
     share = record["top10pct_expert_share"]
-    hot = "over 30 %: imbalanced" if share is not None and share > IMBALANCED else ""
+    hot = uneven(share, record.get("top10pct_by_chance"))
     busy, useful = record["gpu_busy_frac"], record["gpu_useful_frac"]
     parts = ", ".join(
         f"{NAMES.get(part, part)} {percent(record[f'{part}_frac'])}" for part in PARTS
@@ -149,11 +147,20 @@ def _devices(record: Record) -> list[str]:
         row("Balancedness of ranks (mean/max)", number(record["balancedness_vllm"], 2)),
         row("Top 10 % of experts' share of tokens", percent(share), hot),
         row("GPU busy / doing useful work", f"{percent(busy)} / {percent(useful)}"),
+        *_binding(record),
         row("KV cache peak", percent(record["kv_peak_frac"])),
         row("Preemptions", number(record["preemptions"])),
+        *(row(*line) for line in (*memory_rows(record), *residency_rows(record))),
         "Time of a pass:",
         f"  {parts}",
     ]
+
+
+def _binding(record: Record) -> list[str]:
+    """Return the line of the resource that was busiest; runs of old have none."""
+    name = record.get("binding")
+    share = f"({percent(record.get('binding_frac'))} of the time)"
+    return [row("Busiest resource", name, share)] if name else []
 
 
 def outputs(record: Record) -> list[str]:
@@ -172,12 +179,15 @@ def outputs(record: Record) -> list[str]:
 def finding(record: Record) -> str:
     """Return one sentence: where most of the time of a pass goes, if any passed."""
     shares = {part: record[f"{part}_frac"] or 0.0 for part in PARTS}
+    shares["load"] = record.get("load_stall_frac") or 0.0
+    shares["queue"] -= shares["load"]
     most = max(shares, key=lambda part: shares[part])
     meaning = {
         "attention": "computing attention",
         "experts": "computing experts",
         "lm_head": "the LM head",
         "queue": "waiting in GPU queues for other micro-batches",
+        "load": "waiting for experts to be loaded",
         "straggler": "waiting for the slowest rank",
         "dispatch": "dispatching tokens to experts",
         "combine": "combining experts' results",
@@ -185,12 +195,6 @@ def finding(record: Record) -> str:
     if not shares[most]:
         return "No pass was run."
     return f"Where the time goes: {percent(shares[most])} of a pass is {meaning[most]}."
-
-
-NOTHING_QUEUED = (
-    "Nothing queued, so no order of service can matter: one micro-batch in flight "
-    "meets no other (serving.max_in_flight)."
-)
 
 
 ORDERS = ("fifo", "oldest", "per_layer", "cross_layer")
@@ -225,6 +229,10 @@ def compare_screen(comparison: Mapping[str, Any], name: str) -> str:
         "",
         *(verdict(policy, rows, comparison["baseline"]) for policy in policies),
     ]
+    if comparison.get("empty"):
+        lines.append(
+            f"Without a value in these runs: {', '.join(comparison['empty'])}."
+        )
     changing = [
         name
         for name, record in comparison.get("summaries", {}).items()

@@ -17,7 +17,7 @@ def study(
     file: Annotated[Path, typer.Argument(help="A study (YAML file).")],
     replications: Annotated[
         int | None,
-        typer.Option("--replications", "-n", min=2, help="Paired runs (else as said)."),
+        typer.Option("--replications", "-n", min=2, help="Runs; else as in the file."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -28,7 +28,7 @@ def study(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Run all comparisons of a study; write one table of verdicts."""
+    """Run all that a study asks for; write one table."""
     with orderly(debug=debug):
         from moesim.study.read import read_study
         from moesim.study.table import check_table, run_study, write_table
@@ -48,8 +48,11 @@ def screen(question: str, rows: list[dict[str, Any]], table: Path) -> str:
 
     >>> screen("Why?", [{"verdict": "worse"}], Path("a.csv"))
     'Why? 1 worse, of 1 row: a.csv'
+    >>> screen("How much?", [{"metric": "duration"}, {}], Path("a.csv"))
+    'How much? 2 rows: a.csv'
     """
-    said = [str(row["verdict"]) for row in rows]
+    said = [str(row["verdict"]) for row in rows if "verdict" in row]
     counts = [f"{said.count(kind)} {kind}" for kind in dict.fromkeys(said)]
     size = f"{len(rows)} row{'s' * (len(rows) != 1)}"
-    return f"{question} {', '.join(counts)}, of {size}: {table}"
+    answer = f"{', '.join(counts)}, of {size}" if counts else size
+    return f"{question} {answer}: {table}"

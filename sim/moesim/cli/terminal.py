@@ -11,9 +11,10 @@ from time import monotonic
 from typing import Any
 from unicodedata import east_asian_width
 
+from moesim.cli.ending import OutputError, code_of, unwritten, warn
 from moesim.errors import InputError, Problem, SimulationError
 
-BAD_INPUT, UNFINISHED, INTERRUPTED, BROKEN = 2, 3, 130, 70
+BAD_INPUT, UNFINISHED, BROKEN = 2, 3, 70
 PATIENCE_S = 1.0
 """Work shorter than this shows no progress."""
 SHOWN = 100
@@ -22,18 +23,29 @@ Progress = Callable[[str, float], None]
 
 
 def show(text: str) -> None:
-    """Print a result."""
-    print(text)
+    """Print a result.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written: the disk is full, or the output is closed.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from None
 
 
 def note(text: str) -> None:
     """Print a message that is no result."""
-    print(text, file=sys.stderr)
+    warn(text)
 
 
 def show_json(value: Any) -> None:
     """Print one JSON object, with null for numbers that do not exist."""
-    print(json.dumps(_plain(value), indent=2, sort_keys=True))
+    show(json.dumps(_plain(value), indent=2, sort_keys=True))
 
 
 def _plain(value: Any) -> Any:
@@ -57,12 +69,13 @@ def orderly(*, debug: bool) -> Iterator[None]:
     except SimulationError as error:
         note(f"error: {error}")
         raise SystemExit(UNFINISHED) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         note("interrupted: nothing was written")
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(code_of(stop)) from None
+    except OutputError as error:
+        raise SystemExit(unwritten(error)) from None
     except BrokenPipeError:
-        sys.stderr.close()
-        raise SystemExit(0) from None
+        raise
     except Exception as error:
         if debug:
             raise
@@ -132,7 +145,7 @@ def _width(character: str) -> int:
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Progress | None]:
     """Give a progress display on stderr, if it is a terminal and work takes a while."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -6,6 +6,7 @@ from pathlib import Path
 from moesim.cli.terminal import BAD_INPUT, show, show_json, show_problems
 from moesim.errors import InputError, Problem
 from moesim.scenario.load import load
+from moesim.study.read import is_study, read_study
 
 FORMS = ("text", "json", "github")
 
@@ -31,9 +32,9 @@ def check_files(files: Sequence[Path], form: str) -> int:
 
 
 def problems_in(path: Path) -> Sequence[Problem]:
-    """Return what is wrong with a scenario file; nothing when it is right."""
+    """Return what is wrong with a scenario or study file; nothing when it is right."""
     try:
-        load(path)
+        (read_study if is_study(path) else load)(path)
     except InputError as error:
         return error.problems
     return ()

@@ -149,12 +149,14 @@ def _walk(rows: Ints, load: PassLoad, system: System, layers: Layers) -> Floats:
     back = core_time(*windowed(load, model.attention.window), system)
     reduce = all_reduce(rows, system)
     dense = block_time(rows, feed_forward(model, model.dense_width, parts), system)
-    routing = block_time(rows, gate(model, parts), system)
+    apart = system.fuses
+    routes = router(model) if apart else gate(model, parts)
+    routing = block_time(rows, routes, system)
     return (
         layers.all * (around + core + reduce)
         + layers.windowed * (back - core)
         + layers.dense * (dense + reduce)
-        + layers.moe * (routing + reduce * bool(model.shared_width))
+        + layers.moe * (routing + reduce * bool(model.shared_width and not apart))
     )
 
 

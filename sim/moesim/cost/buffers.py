@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod, sqrt
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
 from moesim.spec.model import ModelSpec
 from moesim.spec.system import BYTES, System
+from moesim.types import Floats
+
+Amount = TypeVar("Amount", float, Floats)
+"""A number, or an array of them."""
 
 Case = Literal["balanced", "expected", "worst"]
 CASES: tuple[Case, ...] = get_args(Case)
@@ -54,8 +58,18 @@ def received(system: System, tokens: int, case: Case) -> Received:
     tokens : int
         Tokens of one rank in one micro-batch.
     case : {"balanced", "expected", "worst"}
-        How they are spread.
+        How they are spread. Fused shared experts are taken to be at home.
     """
+    found, gpus = _routed(system, tokens, case), system.topology.gpus
+    if not system.fuses:
+        return found
+    own = system.ranks * tokens / gpus
+    others = found.tokens * (1 - 1 / gpus)
+    return Received(min(own * gpus, own + others), found.pairs + own)
+
+
+def _routed(system: System, tokens: int, case: Case) -> Received:
+    """Return what the GPU receives for its routed experts."""
     model, gpus = system.model, system.topology.gpus
     everyone, k = float(system.ranks * tokens), model.top_k
     worst = Received(everyone, everyone * min(k, _local_experts(system)))
@@ -99,7 +113,7 @@ def _local_experts(system: System) -> int:
     return int((np.diff(ordered, axis=1) != 0).sum(axis=1).max()) + 1
 
 
-def expert_workspace_bytes(model: ModelSpec, pairs: float) -> float:
+def expert_workspace_bytes(model: ModelSpec, pairs: Amount) -> Amount:
     """Return the activations of one MoE layer for `pairs` (token, expert) pairs.
 
     Two buffers of 16-bit elements are alive together: input or down projection, and
@@ -114,7 +128,7 @@ def expert_workspace_bytes(model: ModelSpec, pairs: float) -> float:
     return pairs * WIDE * (max(inner, hidden) + max(2 * inner, hidden))
 
 
-def received_bytes(model: ModelSpec, tokens: float, element: str) -> float:
+def received_bytes(model: ModelSpec, tokens: Amount, element: str) -> Amount:
     """Return what `tokens` dispatched rows fill, with their scales when 8 bits or less.
 
     Source: the temporaries in the table of vLLM's pull request 57270, where 131072
@@ -139,13 +153,18 @@ def exchange_bytes(system: System, tokens: int, case: Case) -> float:
     """
     model, gpus = system.model, system.topology.gpus
     if system.dispatch == "low_latency":
-        slots = system.placement.slots_per_gpu * gpus
+        slots = system.jobs_per_gpu * gpus
         return low_latency_buffer_bytes(model, slots, min(tokens, LOW_LATENCY_TOKENS))
     if gpus == 1:
         return 0.0
-    rows = received(system, tokens, case).tokens
-    formats = system.precision.dispatch, system.precision.combine
-    return sum(received_bytes(model, rows, element) for element in formats)
+    return exchanged_bytes(system, received(system, tokens, case).tokens)
+
+
+def exchanged_bytes(system: System, rows: Amount) -> Amount:
+    """Return the buffers of ``normal`` kernels for `rows` tokens that reach a GPU."""
+    model, formats = system.model, system.precision
+    arriving = received_bytes(model, rows, formats.dispatch)
+    return arriving + received_bytes(model, rows, formats.combine)
 
 
 def low_latency_buffer_bytes(
@@ -198,15 +217,27 @@ def workspace_pairs(system: System, tokens: int, case: Case) -> float:
     """
     if system.dispatch == "low_latency":
         at_once = min(tokens, LOW_LATENCY_TOKENS)
-        return float(system.placement.slots_per_gpu * system.ranks * at_once)
+        return float(system.jobs_per_gpu * system.ranks * at_once)
     return received(system, tokens, case).pairs
 
 
 def activation_bytes(system: System, tokens: int, case: Case) -> float:
-    """Return the activations of one micro-batch of `tokens` tokens a rank.
+    """Return the activations of one micro-batch of `tokens` tokens a rank."""
+    pairs = workspace_pairs(system, tokens, case)
+    return float(activated_bytes(system, np.array(tokens), np.array(pairs)))
+
+
+def activated_bytes(system: System, tokens: Floats, pairs: Floats) -> Floats:
+    """Return the activations of a GPU with so many tokens, and pairs at its experts.
 
     Two copies of the residual stream stay; beside them lives the larger of what
-    attention, a dense feed-forward network, and the experts need in one layer.
+    attention, a dense feed-forward network, and the experts need in one layer. The
+    plan, a run's pool and its ledger all ask here.
+
+    Parameters
+    ----------
+    tokens, pairs : arrays of float
+        Tokens of the GPU's own rank, and (token, expert) pairs that it receives.
     """
     model, split = system.model, system.tensor_parallel
     attention = model.attention
@@ -217,7 +248,8 @@ def activation_bytes(system: System, tokens: int, case: Case) -> float:
     attended += kv_heads * (width + attention.head_dim)
     dense = 2 * -(-model.dense_width // split) + model.hidden
     shared = 2 * -(-model.shared_width // split) * bool(model.shared_width)
-    routed = expert_workspace_bytes(model, workspace_pairs(system, tokens, case))
-    beside = tokens * WIDE * (2 * model.hidden + shared)
-    at_once = tokens * WIDE * max(attended, dense if model.dense_layer_count else 0)
-    return beside + max(at_once, routed)
+    routed = expert_workspace_bytes(model, pairs)
+    beside = tokens * (WIDE * (2 * model.hidden + shared))
+    each = WIDE * max(attended, dense if model.dense_layer_count else 0)
+    at_once: Floats = np.maximum(tokens * each, routed)
+    return beside + at_once

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from moesim.cost.pass_ import NO_CHOICES
+from moesim.cost.pass_ import NO_CHOICES, NO_ROWS
 from moesim.spec.system import System
 from moesim.spec.topology import Topology
 from moesim.types import Bools, Floats, Ints, Slots
@@ -48,6 +48,8 @@ class ExchangeLoad:
         column sums are those of `tx` and `rx`; combine is the transpose.
     dropped, rerouted : (L, E) or (1, 1) arrays of int
         Choices that experts had no room for, by what became of them.
+    rows : (L, G) array of int
+        Tokens that need an expert of each GPU; empty with ``low_latency`` kernels.
     """
 
     slots: Ints
@@ -56,6 +58,7 @@ class ExchangeLoad:
     traffic: Ints | Floats
     dropped: Ints = field(default_factory=lambda: NO_CHOICES)
     rerouted: Ints = field(default_factory=lambda: NO_CHOICES)
+    rows: Ints = field(default_factory=lambda: NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +91,8 @@ def exchange_load(slots: Slots, source: Ints, system: System) -> ExchangeLoad:
     Parameters
     ----------
     slots : (T, L, k) array of int
-        Slots chosen for each token in each layer, as numbered by `Placement`.
+        Slots chosen for each token in each layer, as numbered by `Placement`; with
+        fused shared experts theirs too (`policy.waterfill.with_shared`).
     source : (T,) array of int
         The GPU that holds each token.
     """
@@ -98,7 +102,7 @@ def exchange_load(slots: Slots, source: Ints, system: System) -> ExchangeLoad:
 
 def slot_counts(slots: Slots, system: System) -> Ints:
     """Return ``(L, S, G)``: how many tokens each expert slot receives."""
-    gpus, width = system.topology.gpus, system.placement.slots_per_gpu
+    gpus, width = system.topology.gpus, system.jobs_per_gpu
     found = np.zeros((slots.shape[1], gpus * width), np.int64)
     for block in _blocks(slots, np.zeros(len(slots), np.int64), gpus, width):
         _count(
@@ -115,7 +119,7 @@ def _normal(slots: Slots, source: Ints, system: System) -> ExchangeLoad:
     the GPU has one; `far` counts by source and node, in its last column what the node
     has.
     """
-    topology, width = system.topology, system.placement.slots_per_gpu
+    topology, width = system.topology, system.jobs_per_gpu
     gpus, nodes, per_node = topology.gpus, topology.nodes, topology.gpus_per_node
     near = np.zeros((slots.shape[1], per_node + 1, gpus * width), np.int64)
     far = np.zeros((slots.shape[1], gpus, nodes + 1), np.int64)
@@ -132,10 +136,12 @@ def _normal(slots: Slots, source: Ints, system: System) -> ExchangeLoad:
         column = end - _first_of_kind(node) * (end - node)
         _count(far[block.layers], cell + column)
     onward = near[:, :-1].reshape(-1, per_node, width, gpus).sum(axis=2)
+    rows = onward.sum(axis=1)
     return _load(
         near.sum(axis=1).reshape(-1, width, gpus),
         _onward(onward, topology),
         _across(far[:, :, :-1], topology),
+        rows,
     )
 
 
@@ -163,7 +169,7 @@ def _onward(near: Ints, topology: Topology) -> tuple[Ints, Ints, Ints]:
 
 def _low_latency(slots: Slots, source: Ints, system: System) -> ExchangeLoad:
     """Return the load of one hop per choice; `near` counts by source node and slot."""
-    topology, width = system.topology, system.placement.slots_per_gpu
+    topology, width = system.topology, system.jobs_per_gpu
     gpus, nodes, per_node = topology.gpus, topology.nodes, topology.gpus_per_node
     layers, choices = slots.shape[1:]
     near = np.zeros((layers, nodes, gpus * width), np.int64)
@@ -190,7 +196,9 @@ def _low_latency(slots: Slots, source: Ints, system: System) -> ExchangeLoad:
     )
 
 
-def _load(counts: Ints, nvlink: _Ports, nic: _Ports) -> ExchangeLoad:
+def _load(
+    counts: Ints, nvlink: _Ports, nic: _Ports, rows: Ints = NO_ROWS
+) -> ExchangeLoad:
     """Return the load from both port classes, of which only the sizes need be right."""
     layers, _, gpus = counts.shape
     sent, received, pairs = zip(nvlink, nic, strict=True)
@@ -199,6 +207,7 @@ def _load(counts: Ints, nvlink: _Ports, nic: _Ports) -> ExchangeLoad:
         np.stack([part.reshape(layers, gpus) for part in sent], axis=1),
         np.stack([part.reshape(layers, gpus) for part in received], axis=1),
         np.stack([part.reshape(gpus, gpus) for part in pairs]),
+        rows=rows,
     )
 
 

@@ -4,7 +4,11 @@ An expert is three matrices of ``hidden x expert_width`` (gate, up, down). Its w
 are read once per job however few tokens it has, so small batches are bound by memory
 and a token more costs next to nothing.
 
-Axes: ``S`` slots of a GPU, ``G`` GPUs; leading axes (``L`` layers) are free.
+Shared experts that are fused with the routed ones are one expert more of every GPU, as
+wide as all of them, behind its slots.
+
+Axes: ``S`` slots of a GPU and maybe one for its shared expert, ``G`` GPUs; leading axes
+(``L`` layers) are free.
 """
 
 from typing import Any
@@ -13,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moesim.spec.system import BYTES, System
-from moesim.types import Floats
+from moesim.types import Floats, Ints
 
 EXPERT_KERNELS = 6
 """Kernels of one launch of experts: permute, quantise, gate-up, activate, down, reduce.
@@ -47,7 +51,8 @@ def expert_time(tokens: NDArray[Any], system: System) -> Floats:
     else:
         launches = active
     work = np.maximum(
-        _compute(tokens, system), active * _fixed(system) + _moved(tokens, system)
+        _compute(tokens, system),
+        active * _fixed(tokens.shape[-2], system) + _moved(tokens, system),
     )
     return _on_gpus(work + launches * _launch(system), system)
 
@@ -77,28 +82,44 @@ def expected_expert_time(mean: NDArray[Any], system: System) -> Floats:
         some = -np.expm1(-np.sum(mean, axis=-2, keepdims=True))
         launches = active * (some / np.where(shares > 0, shares, 1.0))
     work = np.maximum(
-        _compute(mean, system), active * _fixed(system) + _moved(mean, system)
+        _compute(mean, system),
+        active * _fixed(mean.shape[-2], system) + _moved(mean, system),
     )
     return _on_gpus(work + launches * _launch(system), system)
 
 
-def _fixed(system: System) -> float:
-    """Return the seconds it takes to read one expert's weights."""
-    stored = system.model.expert_parameters * BYTES[system.precision.experts]
-    return stored / system.topology.gpu.memory_rate
+def _fixed(slots: int, system: System) -> float | Floats:
+    """Return the seconds it takes to read each slot's weights."""
+    model = system.model
+    sizes = model.expert_parameters, model.shared_parameters
+    stored: Any = _by_slot(slots, sizes, system)
+    read: float | Floats = stored * BYTES[system.precision.experts]
+    return read / system.topology.gpu.memory_rate
 
 
 def _moved(tokens: NDArray[Any], system: System) -> Floats:
     """Return the seconds to move the activations of each slot's tokens."""
     model, gpu = system.model, system.topology.gpu
-    width = 2 * model.hidden + 3 * model.expert_width
+    inner = _by_slot(tokens.shape[-2], (model.expert_width, model.shared_width), system)
+    width = 2 * model.hidden + 3 * inner
     return tokens * (width * BYTES[system.precision.experts] / gpu.memory_rate)
 
 
 def _compute(tokens: NDArray[Any], system: System) -> Floats:
     """Return the seconds of each slot's arithmetic."""
+    model = system.model
     rate = system.topology.gpu.expert_rate(system.precision.experts)
-    return tokens * (2.0 * system.model.expert_parameters / rate)
+    sizes = model.expert_parameters, model.shared_parameters
+    parameters = _by_slot(tokens.shape[-2], sizes, system)
+    return tokens * (2.0 * parameters / rate)
+
+
+def _by_slot(slots: int, sizes: tuple[int, int], system: System) -> int | Ints:
+    """Return the size of a routed expert, and of the shared one if it has a slot."""
+    routed, shared = sizes
+    if not system.fuses or slots != system.jobs_per_gpu:
+        return routed
+    return np.array([routed] * (slots - 1) + [shared])[:, None]
 
 
 def _launch(system: System) -> float:

@@ -210,6 +210,33 @@ def kv_capacity_blocks(
     return blocks
 
 
+def kv_pool_bytes(system: System, serving: ServingSpec) -> float:
+    """Return what the KV blocks of a rank fill on one of its GPUs.
+
+    Where layers have windows, as the cheaper of both layouts, by which
+    `kv_capacity_blocks` counts as well.
+    """
+    model, blocks = system.model, serving.kv_blocks
+    layer = _layer_bytes(system)
+    whole = blocks * serving.block_size * layer * model.layers
+    if not model.attention.window_every:
+        return whole
+    full = blocks * serving.block_size * layer * sum(model.full_attention)
+    return min(whole, full + _windows_bytes(system, serving))
+
+
+def kv_bytes(system: System, tokens: int) -> float:
+    """Return the cache of one request's first `tokens` tokens on one GPU.
+
+    Layers with a window keep no more than the window.
+    """
+    model = system.model
+    full = sum(model.full_attention) if model.attention.window_every else model.layers
+    kept = min(tokens, model.attention.window) if full < model.layers else 0
+    slots = full * tokens + (model.layers - full) * kept
+    return slots * _layer_bytes(system)
+
+
 def _layer_bytes(system: System) -> float:
     attention, split = system.model.attention, system.tensor_parallel
     return _kv_elements(attention, split) * BYTES[system.precision.kv]
@@ -217,13 +244,18 @@ def _layer_bytes(system: System) -> float:
 
 def _windowed_blocks(system: System, serving: ServingSpec, free: float) -> int:
     """Return the blocks left once every request has its windows."""
+    full = sum(system.model.full_attention) * _layer_bytes(system)
+    kept = _windows_bytes(system, serving)
+    return int((free - kept) // (serving.block_size * full))
+
+
+def _windows_bytes(system: System, serving: ServingSpec) -> float:
+    """Return what is set aside for the windows of all requests."""
     model, block = system.model, serving.block_size
-    full = sum(model.full_attention)
     each = (blocks_for(model.attention.window, block) + 1) * block
     arriving = serving.max_in_flight * serving.max_num_batched_tokens
-    kept = (serving.max_num_seqs * each + arriving) * (model.layers - full)
-    layer = _layer_bytes(system)
-    return int((free - kept * layer) // (block * full * layer))
+    windowed = model.layers - sum(model.full_attention)
+    return (serving.max_num_seqs * each + arriving) * windowed * _layer_bytes(system)
 
 
 def _too_little(system: System, budget: MemoryBudget) -> str:

@@ -10,6 +10,7 @@ Axes: ``T`` tokens, ``L`` MoE layers, ``k`` choices of a token, ``S`` slots of a
 import numpy as np
 
 from moesim.cost.exchange import ExchangeLoad
+from moesim.cost.pass_ import NO_ROWS
 from moesim.spec.system import System
 from moesim.types import Bools, Ints, Slots
 
@@ -29,11 +30,12 @@ def partial_load(
     source : (T,) array of int
         The GPU that holds each token.
     """
-    gpus, width = system.topology.gpus, system.placement.slots_per_gpu
+    gpus, width = system.topology.gpus, system.jobs_per_gpu
     layers = slots.shape[1]
     found = np.zeros((layers, gpus * width), np.int64)
     hops = np.zeros((layers, gpus, gpus), np.int64)
     far = np.zeros_like(hops)
+    rows = np.zeros((layers, gpus), np.int64)
     pace = max(1, CELLS // (layers * gpus))
     for first in range(0, len(slots), pace):
         some = slice(first, first + pace)
@@ -44,6 +46,7 @@ def partial_load(
         reached = _reached(slots[some], kept[some], system)
         if system.dispatch == "normal":
             once: Bools = np.greater(reached, 0)
+            rows += once.sum(axis=0)
             near, across = _forwarded(once, source[some], system)
         else:
             near, across = _direct(reached, source[some], system)
@@ -56,6 +59,7 @@ def partial_load(
         tx=tx,
         rx=rx,
         traffic=np.stack([hops.sum(axis=0), far.sum(axis=0)]),
+        rows=rows if system.dispatch == "normal" else NO_ROWS,
     )
 
 
@@ -63,7 +67,7 @@ def _reached(slots: Slots, kept: Bools, system: System) -> Ints:
     """Return ``(T, L, G)``: how many kept choices of each token lie on each GPU."""
     tokens, layers, _ = slots.shape
     gpus = system.topology.gpus
-    gpu = slots.astype(np.int64) // system.placement.slots_per_gpu
+    gpu = slots.astype(np.int64) // system.jobs_per_gpu
     cell = np.arange(tokens * layers).reshape(tokens, layers, 1) * gpus + gpu
     count = np.bincount(cell[kept], minlength=tokens * layers * gpus)
     return count.reshape(tokens, layers, gpus)

@@ -15,6 +15,8 @@ DISPATCH, COMBINE = 0, 1
 PHASES = ("dispatch", "combine")
 NO_CHOICES: Ints = np.zeros((1, 1), np.int64)
 """What stands for choices of experts that were dropped, or rerouted, where none are."""
+NO_ROWS: Ints = np.zeros((0, 0), np.int64)
+"""What stands for tokens that reach each GPU where buffers do not depend on them."""
 NO_PART: Floats = np.zeros((0, 0))
 """What stands for a part of attention that is not cut off."""
 
@@ -39,6 +41,9 @@ class PassLoad:
     tx, rx : (L, C, G) arrays of int
         Token copies that leave and reach each port during dispatch. Combine is the
         same exchange the other way.
+    rows : (L, G) array of int
+        Tokens that need an expert of each GPU, its own among them: what buffers hold;
+        empty with ``low_latency`` kernels, whose buffers are reserved beforehand.
     """
 
     tokens: Ints
@@ -49,6 +54,7 @@ class PassLoad:
     slots: Ints
     tx: Ints
     rx: Ints
+    rows: Ints = field(default_factory=lambda: NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True)

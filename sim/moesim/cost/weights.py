@@ -41,16 +41,22 @@ class ResidentBytes:
 
 
 def resident_parts(system: System) -> ResidentBytes:
-    """Return the weights each GPU has whatever experts it holds, by part."""
+    """Return the weights each GPU has whatever experts it holds, by part.
+
+    Shared experts that are fused with routed ones are whole on each, in their format.
+    """
     model, split = system.model, system.tensor_parallel
     size = BYTES[system.precision.weights]
     attention = attention_parameters(model.hidden, model.attention, split)
     matrices = 1 if model.tied_embeddings else 2
     dense, shared = -(-model.dense_width // split), -(-model.shared_width // split)
+    shared_size = size
+    if system.fuses:
+        shared, shared_size = model.shared_width, BYTES[system.precision.experts]
     return ResidentBytes(
         attention=model.layers * (attention + 2 * model.hidden) * size,
         dense=3 * model.hidden * dense * model.dense_layer_count * size,
-        shared=3 * model.hidden * shared * model.moe_layer_count * size,
+        shared=3 * model.hidden * shared * model.moe_layer_count * shared_size,
         router=model.moe_layer_count * model.hidden * model.experts * WIDE,
         vocabulary=matrices * -(-model.vocab // split) * model.hidden * WIDE,
     )
@@ -72,9 +78,9 @@ def expert_bytes(model: ModelSpec, element: str) -> float:
 
 
 def experts_bytes(system: System) -> float:
-    """Return the routed experts in one GPU's slots of all layers, copies included."""
-    slots = system.placement.slots_per_gpu * system.model.moe_layer_count
-    return slots * expert_bytes(system.model, system.precision.experts)
+    """Return the routed experts that one GPU keeps, of all layers, copies included."""
+    size = expert_bytes(system.model, system.precision.experts)
+    return system.resident_copies * size
 
 
 def transfer_s(size: float, bytes_per_s: float, latency_s: float = 0.0) -> float:

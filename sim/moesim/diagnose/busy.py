@@ -43,14 +43,15 @@ def utilisation(result: Result) -> Record:
     }
     name = "High mean utilisation, low throughput"
     evidence = [
-        f"GPUs look busy {shown:.0%} of the time and do useful work {part['useful']:.0%}",
+        f"monitors would show {shown:.0%} (waits inside all-to-all count), GPUs compute "
+        f"{part['busy']:.0%} of the time and do useful work {part['useful']:.0%}",
         *(f"{what}: {share:.1%} of GPU time" for what, share in lost.items()),
     ]
     if shown < SEEN or part["useful"] > USEFUL * shown:
         return symptom(
             name,
             found=False,
-            text="What looks busy is mostly of use, or idle.",
+            text="What monitors show is mostly of use, or they show idle GPUs.",
             evidence=evidence,
         )
     cause = max(lost, key=lambda what: lost[what])

@@ -103,6 +103,9 @@ def _check_model(traffic: Traffic, model: ModelSpec | None) -> None:
 
 def _sizes(experts: int, asked: Sequence[int]) -> list[int]:
     """Return the EP sizes: those asked for, or those usual ones that are possible."""
+    if experts < 2:
+        message = "the log has one expert, and nothing to balance: two are needed"
+        raise InputError([Problem(f"{message} (--hint experts=8 tells how many)")])
     wrong = [size for size in asked if not 1 < size <= experts]
     if wrong:
         message = f"2 to {experts} GPUs can share {experts} experts; got {wrong[0]}"

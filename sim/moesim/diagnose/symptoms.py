@@ -9,6 +9,7 @@ from moesim.diagnose.busy import memory, utilisation
 from moesim.diagnose.growth import exchange
 from moesim.diagnose.symptom import Record
 from moesim.diagnose.tails import cold, tail
+from moesim.diagnose.unlike import unlike
 from moesim.errors import InputError, Problem
 from moesim.measure.result import Result
 
@@ -40,6 +41,7 @@ def symptoms(results: Sequence[Result]) -> Record:
     ]
     return {
         "heading": _heading(results),
+        "unlike": unlike(before, last) if before else [],
         "symptoms": found,
         "verdict": _verdict(found),
     }

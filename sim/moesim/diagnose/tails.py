@@ -71,7 +71,7 @@ def cold(result: Result) -> Record:
     """Look for the cost of experts that are seldom used, and of first uses."""
     name = "Slow first use of cold experts"
     start, cost = _start(result), _cold_cost(result)
-    evidence = _cold_figures(start, cost)
+    evidence = [*_cold_figures(start, cost), _fetched(result)]
     if start is None and cost is None:
         return symptom(name, "Too few passes to tell.", evidence=evidence)
     slow_start = start is not None and start > SLOW
@@ -114,10 +114,19 @@ def _cold_figures(
             f"at the hottest; they take {cost[1]:.1%} of the experts' time for "
             f"{cost[2]:.1%} of tokens"
         )
-    return [
-        *evidence,
-        "weights are always in GPU memory here: nothing is fetched on first use",
-    ]
+    return evidence
+
+
+def _fetched(result: Result) -> str:
+    """Return how often experts had to be fetched, if they ever are."""
+    rate = result.summary.get("expert_hit_rate")
+    if rate is None:
+        return "weights are always in GPU memory here: nothing is fetched on first use"
+    stall = result.summary["load_stall_frac"]
+    return (
+        f"{1 - rate:.1%} of experts were not in GPU memory as they were needed; passes "
+        f"waited for nothing but them for {stall:.1%} of their time"
+    )
 
 
 def _start(result: Result) -> float | None:

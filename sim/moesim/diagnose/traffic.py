@@ -95,7 +95,9 @@ class Traffic:
         return np.diff(np.flatnonzero(self.starts), append=len(self.starts))
 
 
-def traffic_of(log: RoutingLog, top_k: int = 0, slots: Ints | None = None) -> Traffic:
+def traffic_of(
+    log: RoutingLog, top_k: int = 0, slots: Ints | str | None = None
+) -> Traffic:
     """Return the traffic of a log.
 
     Parameters
@@ -104,8 +106,9 @@ def traffic_of(log: RoutingLog, top_k: int = 0, slots: Ints | None = None) -> Tr
         What was read.
     top_k : int
         Experts of a token, for logs that only count; 0: unknown.
-    slots : (T, L) array of int, optional
-        Which slot holds the first choice of each sampled token (`weights.first_slots`).
+    slots : (T, L) array of int or str, optional
+        Which slot holds the first choice of each sampled token, or why that cannot be
+        told (`weights.first_slots`).
 
     Raises
     ------
@@ -121,6 +124,7 @@ def traffic_of(log: RoutingLog, top_k: int = 0, slots: Ints | None = None) -> Tr
         raise InputError([Problem("holds no token that reached an expert", where)])
     rows = sampled(log)
     ids = None if log.tokens is None else _taken(log, rows)
+    known = None if isinstance(slots, str) else slots
     return Traffic(
         name=where,
         format=log.origin.format,
@@ -130,19 +134,20 @@ def traffic_of(log: RoutingLog, top_k: int = 0, slots: Ints | None = None) -> Tr
         windows=windows,
         ids=ids,
         starts=_starts(log, rows),
-        first=None if ids is None else _first(ids, slots),
-        known_first=slots is not None,
+        first=None if ids is None else _first(ids, known),
+        known_first=known is not None,
         known_runs=log.lengths is not None,
         notes=_notes(log, slots),
     )
 
 
-def _notes(log: RoutingLog, slots: Ints | None) -> tuple[str, ...]:
+def _notes(log: RoutingLog, slots: Ints | str | None) -> tuple[str, ...]:
     """Return the reader's notes; weights that it did not read were read here."""
     if slots is None:
         return log.notes
     unread = {f"not read: {name}" for name in WEIGHTS}
-    return tuple(note for note in log.notes if note not in unread)
+    kept = tuple(note for note in log.notes if note not in unread)
+    return (*kept, slots) if isinstance(slots, str) else kept
 
 
 def sampled(log: RoutingLog) -> tuple[range, ...]:

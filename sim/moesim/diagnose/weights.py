@@ -19,10 +19,11 @@ from moesim.types import Ints
 
 def first_slots(
     path: Path, log: RoutingLog, rows: Sequence[range], limits: Limits
-) -> Ints | None:
+) -> Ints | str | None:
     """Return ``(T, L)``: the slot of the heaviest choice of the tokens in `rows`.
 
-    None where the file has no weights that fit its ids, token by token.
+    None where the file has no weights that fit its ids, token by token; a text where it
+    has some that nothing can be told from: why.
 
     Raises
     ------
@@ -41,6 +42,8 @@ def first_slots(
     for (block,) in members.blocks(source, found[:1], 0):
         if block.dtype.kind != "f" or block.shape[1:] != log.tokens.shape[1:]:
             return None
+        if not (np.isfinite(block) & (block >= 0)).all():
+            return f"not used: {found[0]} (some are negative or no number)"
         inside = (wanted >= done) & (wanted < done + len(block))
         slots[inside] = block[wanted[inside] - done].argmax(axis=2)
         done += len(block)

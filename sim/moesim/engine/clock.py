@@ -1,8 +1,8 @@
 """Simulated time: whole picoseconds, and the order of what happens at one instant.
 
 All arrivals of an instant come first, then the ends of passes by number, then the
-forming of micro-batches, then the choices of servers; so no choice depends on the order
-in which its candidates came.
+forming of micro-batches, then the look for their experts, then the choices of servers;
+so no choice depends on the order in which its candidates came.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from simpy import Environment, Event
 from simpy.events import Timeout
 
-from moesim.errors import InputError
+from moesim.errors import InputError, SimulationError
 from moesim.types import Floats, Ints
 
 PS_PER_S = 10**12
@@ -24,7 +24,9 @@ TELL = 2
 """SimPy priority of telling which passes have ended: after all arrivals (1)."""
 FORM = 3
 """SimPy priority of forming micro-batches: after all ends of the instant."""
-PICK = 4
+LOOK = 4
+"""SimPy priority of looking which experts are in device memory, pass by pass."""
+PICK = 5
 """SimPy priority of a server's choice: after everything else of the instant."""
 
 Callback = Callable[[Event], None]
@@ -46,6 +48,10 @@ class Clock(Environment):
     def skip(self, instant: int) -> None:
         """Go to an instant before which no event is due."""
         self._now = instant
+
+    def forget(self) -> None:
+        """Let nothing happen of what is due."""
+        self._queue.clear()
 
     def after(self, delay: int, callback: Callback, value: Any = None) -> None:
         """Call `callback` once `delay` picoseconds have passed."""
@@ -78,11 +84,15 @@ def ticks_of(seconds: Floats) -> Ints:
     Raises
     ------
     ValueError
-        A duration is negative, not finite, or beyond `LONGEST_S`.
+        A duration is negative, not finite or not a number.
+    SimulationError
+        A duration is beyond `LONGEST_S`, where the clock ends.
     """
-    if not np.all((seconds >= 0) & (seconds <= LONGEST_S)):
-        message = f"a duration is negative, not finite, or beyond {LONGEST_S:g} s"
-        raise ValueError(message)
+    if not np.all((seconds >= 0) & (seconds < np.inf)):
+        raise ValueError("a duration is negative, not finite or not a number")
+    if np.any(seconds > LONGEST_S):
+        long = f"a job or a wait of {seconds.max():g} s"
+        raise SimulationError(f"{long}: simulated time ends at {LONGEST_S:g} s")
     whole = np.maximum(1.0, np.ceil(seconds * PS_PER_S - 1e-3))
     return np.where(seconds > 0, whole, 0.0).astype(np.int64)
 

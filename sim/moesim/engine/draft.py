@@ -29,6 +29,8 @@ class Draft:
         1 where the pass ends with a new token, else 0.
     padding : (R,) array of int
         Rows added to each rank.
+    ready : int
+        When it may begin at the earliest: once the KV blocks it needs have moved.
     """
 
     number: int
@@ -41,6 +43,7 @@ class Draft:
     chunk: Ints
     samples: Ints
     padding: Ints
+    ready: int = 0
 
 
 def sources(rank: Ints, rows: Ints, system: System) -> Ints:

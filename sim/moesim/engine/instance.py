@@ -16,10 +16,20 @@ from moesim.engine.clock import FORM, PS_PER_S, Clock, instant
 from moesim.engine.draft import Draft
 from moesim.engine.event.engine import EventEngine
 from moesim.engine.lockstep.engine import LockstepEngine
+from moesim.engine.memory.keeper import Keeper
 from moesim.engine.microbatch import MicroBatch, held_ticks
 from moesim.engine.move.mover import mover_of
+from moesim.engine.residency.residents import residency_refusal
+from moesim.engine.residency.scout import scout_of
 from moesim.errors import InputError, SimulationError
-from moesim.measure.columns import FINISHED, NEVER, REJECTED, Recorder
+from moesim.measure.columns import (
+    FAILED,
+    FINISHED,
+    NEVER,
+    REJECTED,
+    UNFINISHED,
+    Recorder,
+)
 from moesim.policy.bundle import Policy
 from moesim.policy.outlook import Outlook
 from moesim.policy.release import AtOnce
@@ -60,8 +70,10 @@ def engine_for(serving: ServingSpec, policy: Policy, system: System) -> str:
         The array engine is asked for and would not be exact: why.
     """
     if "lockstep" in (serving.coupling, policy.coupling):
+        if system.residency:
+            raise InputError(f"lockstep: {residency_refusal(system)}")
         return "lockstep"
-    reason = refusal(policy) or kernels_refusal(system)
+    reason = refusal(policy) or kernels_refusal(system) or residency_refusal(system)
     if serving.engine == "array" and reason:
         raise InputError(f"serving.engine: array would not be exact: {reason}")
     if serving.engine == "auto":
@@ -100,22 +112,22 @@ class Instance:
         self.recorder = Recorder(system, requests)
         self.recorder.engine = engine_for(serving, policy, system)
         self.batcher = Batcher(self.recorder.requests, serving, system.ranks)
-        kinds = len(requests.class_names)
-        sees = policy.foresight
-        source = steered(source, policy)
-        self.outlook = Outlook(system, source, sees, kinds, policy.feedback)
+        source, kinds = steered(source, policy), len(requests.class_names)
+        sees, feedback = policy.foresight, policy.feedback
+        self.outlook = Outlook(system, source, sees, kinds, feedback)
         if sees.look:
             self.batcher.waiting.sight = Sight(self.outlook, requests)
-        self.assembler = Assembler(system, source, policy, self.outlook)
         make = ENGINES[self.recorder.engine]
         self.engine = make(self.clock, system, policy, self.recorder)
+        self.scout = scout_of(self.engine, self.outlook, source, kinds)
+        routes = self.scout.source if self.scout else source
+        self.assembler = Assembler(system, routes, policy, self.outlook)
         self.begin: Callable[[Draft, Ints], None] = self._begin
         self.mover = mover_of(self, system)
+        self.memory = Keeper(self, system)
         instant(requests.arrival_s[-1:])  # refuses what lies beyond the clock
-        self.entered = self.ended = 0
-        self.passes = 0
-        self.in_flight = 0
-        self.forming = False
+        self.entered = self.ended = self.passes = self.in_flight = 0
+        self.forming = self.dead = False
         self.expected = NEVER
         self._enter_due(None)
 
@@ -138,7 +150,8 @@ class Instance:
             )
             raise SimulationError(message)
         self.recorder.span = int(self.clock.now)
-        self.recorder.kv_peak = self.batcher.pool.peak
+        self.recorder.kv_peak = self.batcher.pool.peak_in(self.serving.block_size)
+        self.memory.finish()
         self.recorder.requests.forget_draws()
         return self.recorder
 
@@ -164,7 +177,11 @@ class Instance:
         rows = self.recorder.requests
         rows.arrival[request] = now
         self.entered += 1
-        if self.batcher.refusal(request):
+        if self.dead:
+            self._end(np.array([request]), now, FAILED)
+            return
+        if why := self.batcher.refusal(request):
+            self.recorder.refused = self.recorder.refused or f"request {request}: {why}"
             self._end(np.array([request]), now, REJECTED)
             return
         chosen = self.policy.assign.rank(request, self.batcher.view())
@@ -184,6 +201,7 @@ class Instance:
         now = int(self.clock.now)
         while self.in_flight < self.serving.max_in_flight and not self._held():
             draft = self.batcher.draft(self.passes, now, self.policy.compose)
+            self.memory.note()
             if draft is None:
                 return
             self.recorder.requests.admit(draft.requests, now)
@@ -197,25 +215,47 @@ class Instance:
             self.begin(draft, padding)
 
     def _held(self) -> bool:
-        """Return whether experts that move keep micro-batches from being formed."""
-        return self.mover is not None and self.mover.holds
+        """Return whether experts that move, or memory, keep passes from being formed."""
+        moving = self.mover is not None and self.mover.holds
+        return moving or self.memory.holds or self.dead
 
     def _begin(self, draft: Draft, routed_padding: Ints) -> None:
         """Start a micro-batch now; who advances several instances does it instead."""
         batch = self.assembler.assemble(draft, routed_padding)
-        delay = 0
+        if self.scout:
+            batch = self.scout.look(batch, draft)
+        delay = self.memory.delay(draft.ready)
         if type(self.policy.release) is not AtOnce:
             view = View(self.clock.now / PS_PER_S, np.zeros(0))
-            delay = held_ticks(self.policy, batch.view(0, "attention"), view)
+            held = held_ticks(self.policy, batch.view(0, "attention"), view)
+            delay = max(delay, held)
         if delay:
             self.clock.after(delay, self._release, batch)
         else:
-            self.engine.admit(batch, self._land)
+            self.memory.start(batch)
 
     def _release(self, event: Event) -> None:
         """Let a pass begin that was held back: the time it was held is no part of it."""
         batch = replace(event._value, admitted=int(self.clock.now))
-        self.clock.settle(FORM, lambda _: self.engine.admit(batch, self._land))
+        self.clock.settle(FORM, lambda _: self.memory.start(batch))
+
+    def admit(self, batch: MicroBatch) -> None:
+        """Let the engine play a micro-batch from now on."""
+        self.engine.admit(batch, self._land)
+
+    def die(self) -> None:
+        """Stop serving: what is in flight ends nowhere, and every request fails.
+
+        A collective needs all ranks, so one that is gone takes the others with it.
+        Whoever arrives later fails as they arrive.
+        """
+        now = int(self.clock.now)
+        self.dead = True
+        self.clock.forget()
+        inside = self.recorder.requests.status[: self.entered] == UNFINISHED
+        self._end(np.flatnonzero(inside), now, FAILED)
+        self.expected = NEVER
+        self._enter_due(None)
 
     def _land(self, batch: MicroBatch) -> None:
         self.land(batch.number)
@@ -227,7 +267,10 @@ class Instance:
         now = int(self.clock.now)
         self.in_flight -= 1
         self.outlook.land(number, now / PS_PER_S)
+        if self.scout:
+            self.scout.land(number)
         gained, ended = self.batcher.land(number)
+        self.memory.land(number)
         self.recorder.requests.emit(gained, now)
         self._end(ended, now, FINISHED)
         self._enter_due(None)

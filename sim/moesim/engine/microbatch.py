@@ -4,7 +4,7 @@ Axes: ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs, ``P`` phases, ``C`` po
 classes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -16,7 +16,8 @@ from moesim.errors import InputError
 from moesim.measure.columns import PARTS, PassRecord
 from moesim.policy.bundle import Policy
 from moesim.policy.predict import known_experts
-from moesim.policy.view import BatchView, Road, Stage, View
+from moesim.policy.road import NOTHING, Road, Swap
+from moesim.policy.view import BatchView, Stage, View
 from moesim.types import Floats, Ints
 
 NO_TICKS: Ints = np.zeros((0, 0), np.int64)
@@ -78,6 +79,10 @@ class MicroBatch:
     weights : bool
         Whether it moves experts' weights; then it has no tokens, and its layers are the
         steps of the move.
+    expected : (L, S, G) array of float
+        Tokens that prefetching by class expects at each slot; empty otherwise.
+    swap : Swap or None
+        The loading ahead of it as of its forming, for a policy that asks for it.
     """
 
     number: int
@@ -100,6 +105,8 @@ class MicroBatch:
     dropped: Ints = field(default_factory=lambda: NO_CHOICES)
     rerouted: Ints = field(default_factory=lambda: NO_CHOICES)
     weights: bool = False
+    expected: Floats = field(default_factory=lambda: NOTHING)
+    swap: Swap | None = None
 
     @property
     def tokens(self) -> int:
@@ -120,6 +127,7 @@ class MicroBatch:
             requests=self.requests,
             decoding=self.decoding,
             road=self.road,
+            swap=self.swap,
         )
 
 
@@ -194,6 +202,23 @@ def checked_key(policy: Policy, batch: BatchView, view: View) -> float:
         message = f"policy {policy.name!r} gave the key {key!r}; a number is expected"
         raise InputError(message)
     return float(key)
+
+
+def computed_elsewhere(
+    batch: MicroBatch, experts: list[tuple[int, int, int]]
+) -> MicroBatch:
+    """Return the micro-batch without the work of experts that no GPU computed.
+
+    Parameters
+    ----------
+    batch, experts : MicroBatch, list of (layer, slot, GPU)
+        The pass, and which of its experts.
+    """
+    if not experts:
+        return batch
+    left = batch.cost.experts.copy()
+    left[tuple(zip(*experts, strict=True))] = 0
+    return replace(batch, cost=replace(batch.cost, experts=left))
 
 
 def pass_record(batch: MicroBatch, done: int, parts: Ints) -> PassRecord:

@@ -7,7 +7,9 @@ from time import monotonic
 
 from simpy.core import EmptySchedule
 
+from moesim.engine.clock import LONGEST_S, PS_PER_S
 from moesim.engine.instance import Instance
+from moesim.errors import SimulationError
 from moesim.measure.columns import Recorder
 
 STEPS = 4096
@@ -29,7 +31,7 @@ def play(instance: Instance, report: Callable[[float], None] | None = None) -> R
     Raises
     ------
     SimulationError
-        Requests are left although nothing can happen any more.
+        Requests are left although nothing can happen any more, or time has run out.
     """
     total = len(instance.requests)
     told = monotonic()
@@ -51,6 +53,10 @@ def _step(instance: Instance) -> bool:
                 return True
     except EmptySchedule:
         return False
+    except OverflowError:
+        if instance.clock.now <= LONGEST_S * PS_PER_S:
+            raise
+        raise SimulationError(f"simulated time ends at {LONGEST_S:g} s") from None
     return True
 
 

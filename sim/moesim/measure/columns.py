@@ -14,17 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moesim.cost.pass_ import NO_CHOICES
+from moesim.errors import SimulationError
 from moesim.measure.balance import Balance
 from moesim.measure.gaps import Gaps
+from moesim.measure.memory import MemoryLog
 from moesim.measure.moves import MoveLog, Told, cells_of, told
+from moesim.measure.residency import ResidencyLog
+from moesim.measure.shared import SharedLog
 from moesim.measure.waits import WaitColumns
 from moesim.spec.placement import Placement
 from moesim.spec.system import System
 from moesim.types import Floats, Ints
 from moesim.workload.requests import Requests
 
-UNFINISHED, FINISHED, REJECTED = 0, 1, 2
-STATUSES = ("unfinished", "finished", "rejected")
+UNFINISHED, FINISHED, REJECTED, FAILED = 0, 1, 2, 3
+STATUSES = ("unfinished", "finished", "rejected", "failed")
 NEVER = -1
 """The time of what has not happened."""
 PARTS = (
@@ -40,6 +44,8 @@ PARTS = (
 NOTHING_HIDDEN: Ints = np.zeros(1, np.int64)
 BLOCK = 1 << 16
 """Rows that are hashed together."""
+MOST = 2**63 - 1
+"""The largest number that a column holds."""
 PASS_COUNTS = 6
 """What is written down of a pass before its parts."""
 Part = Literal[
@@ -157,14 +163,18 @@ class RequestColumns:
 class Recorder:
     """Everything one run writes down."""
 
+    residency: ResidencyLog | None = None
+    memory: MemoryLog | None = None
+    moves: MoveLog | None = None
+
     def __init__(self, system: System, requests: Requests) -> None:
         layers = len(system.model.moe_layers)
         gpus, slots = system.topology.gpus, system.placement.slots_per_gpu
         self.system = system
         self.requests = RequestColumns(requests)
-        self.waits = WaitColumns(layers * slots * gpus)
-        self.balance = Balance()
-        self.stages = Balance()
+        self.waits = WaitColumns(layers * system.jobs_per_gpu * gpus)
+        self.balance, self.stages = Balance(), Balance()
+        self.shared = SharedLog(system)
         self._passes = array("q")
         self.parts: Ints = np.zeros((len(PARTS), gpus), np.int64)
         self.hidden: Ints = np.zeros(gpus, np.int64)
@@ -179,9 +189,8 @@ class Recorder:
         self.port_busy: Ints = np.zeros((2, 2, 2, gpus), np.int64)
         self.traffic: Floats = np.zeros((2, gpus, gpus))
         self.kv_peak: Ints = np.zeros(system.ranks, np.int64)
-        self.span = 0
-        self.engine = ""
-        self.moves: MoveLog | None = None
+        self.span = self._spent = 0
+        self.engine = self.refused = ""
         self._digest = blake2b(digest_size=16)
 
     def end_pass(self, record: PassRecord) -> None:
@@ -189,6 +198,7 @@ class Recorder:
         gpus = record.parts.shape[1]
         spent = record.parts.sum(axis=1)
         duration = record.done - record.admitted
+        self._check_time(record, int(duration) * gpus)
         if int(spent.sum()) != duration * gpus:
             message = f"pass {record.number}: parts do not sum to its duration"
             raise AssertionError(message)
@@ -197,6 +207,13 @@ class Recorder:
             end(record)
         if not record.weights:
             self._end_tokens(record, spent)
+
+    def _check_time(self, record: PassRecord, spent: int) -> None:
+        """Refuse a pass with which sums of picoseconds may have more than 63 bits."""
+        self._spent += spent
+        if not 0 <= record.admitted <= record.done <= MOST or self._spent > MOST:
+            limit = f"over {MOST / 1e12:.3g} GPU-seconds, where whole picoseconds end"
+            raise SimulationError(f"at {record.done / 1e12:g} s: passes take {limit}")
 
     def _end_tokens(self, record: PassRecord, spent: Ints) -> None:
         head = (record.number, record.admitted, record.done)
@@ -210,9 +227,12 @@ class Recorder:
         self.dropped += record.dropped
         self.rerouted += record.rerouted
         self.useful += record.useful
-        self.slot_tokens += record.slot_tokens
-        self.balance.add(record.slot_tokens.sum(axis=1))
-        self.slot_service += record.slot_service
+        routed = slice(self.slot_tokens.shape[1])
+        self.slot_tokens += record.slot_tokens[:, routed]
+        self.balance.add(record.slot_tokens[:, routed].sum(axis=1))
+        self.slot_service += record.slot_service[:, routed]
+        if self.system.fuses:
+            self.shared.add(record.slot_tokens, record.source_tokens)
         self.source_tokens += record.source_tokens
         self.source_padding += record.source_padding
         self._end_exchanges(record)
@@ -252,8 +272,7 @@ class Recorder:
     @property
     def pass_rows(self) -> Ints:
         """``(passes, 13)``: number, admission, end, three counts, time of `PARTS`."""
-        flat = np.array(self._passes, np.int64)
-        return flat.reshape(-1, PASS_COUNTS + len(PARTS))
+        return np.array(self._passes, np.int64).reshape(-1, PASS_COUNTS + len(PARTS))
 
     @property
     def passes(self) -> list[tuple[int, ...]]:
@@ -272,8 +291,7 @@ class Recorder:
         """
         digest = self._digest.copy()
         rows = self.requests
-        times = (rows.arrival, rows.admitted, rows.first, rows.last)
-        for column in (*times, rows.status):
+        for column in (rows.arrival, rows.admitted, rows.first, rows.last, rows.status):
             for begin in range(0, len(column), BLOCK):
                 part = column[begin : begin + BLOCK].astype(np.int64, copy=False)
                 digest.update(part.data)

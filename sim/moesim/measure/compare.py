@@ -8,13 +8,12 @@ says so.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from math import inf, isfinite, nan, sqrt
 from typing import Any, Final
 
 import numpy as np
 
-from moesim.errors import InputError
+from moesim.errors import InputError, meant
 from moesim.measure.intervals import (
     LEVEL,
     PairedDifference,
@@ -174,10 +173,8 @@ def _row(
 
 def _check_pairs(summaries: Mapping[str, Sequence[Any]], baseline: str) -> None:
     if baseline not in summaries:
-        near = get_close_matches(baseline, summaries, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        names = ", ".join(summaries)
-        raise InputError(f"the baseline {baseline!r} is not one of {names}{hint}")
+        names = f"{', '.join(summaries)}{meant(baseline, summaries)}"
+        raise InputError(f"the baseline {baseline!r} is not one of {names}")
     counts = {policy: len(records) for policy, records in summaries.items()}
     if len(set(counts.values())) > 1:
         raise InputError(f"policies have unequally many runs to pair: {counts}")

@@ -130,6 +130,12 @@ def from_npz(data: bytes, name: str) -> np.ndarray[Any, Any]:
         return arrays[name]
 
 
+def all_from_npz(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """Return every array of an ``.npz`` by name, as `from_npz` does one."""
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
 def digest(data: bytes) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return sha256(data).hexdigest()

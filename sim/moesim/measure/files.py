@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 from zipfile import BadZipFile
 
-import numpy as np
-
 from moesim.errors import InputError, Problem
 from moesim.measure.encode import (
+    all_from_npz,
     as_csv,
     as_json,
     as_npz,
@@ -29,6 +28,7 @@ from moesim.measure.encode import (
     from_parquet,
     write_parquet,
 )
+from moesim.measure.figures import ResultFigures
 from moesim.measure.folder import (
     MANIFEST,
     file_name,
@@ -39,15 +39,15 @@ from moesim.measure.folder import (
     unused,
     whole_folder,
 )
+from moesim.measure.frames import expert_load
 from moesim.measure.metrics import published
-from moesim.measure.result import Comparison, Result, ResultFigures
-from moesim.measure.tables import Tables, empty
-from moesim.types import Ints
+from moesim.measure.result import Comparison, Result
+from moesim.measure.tables import COLUMNS, SPARSE, Tables, empty
 
 SCHEMA_VERSION: Final = 1
 RUN, COMPARISON = "moesim run", "moesim comparison"
-PLOTS = "plots"
-TABLES: Final = ("requests", "gaps", "passes", "experts", "gpus", "links")
+PLOTS, RESIDENCY = "plots", "residency.npz"
+TABLES: Final = tuple(COLUMNS)
 UNREADABLE: Final = (
     AttributeError,
     BadZipFile,
@@ -66,9 +66,9 @@ NEEDED: Final = (
     "summary.json",
     "traffic.npz",
     "expert_load.npz",
-    *(f"{name}.parquet" for name in TABLES if name != "gaps"),
+    *(f"{name}.parquet" for name in TABLES if name not in SPARSE),
 )
-"""Without these a run cannot be read back; an empty ``gaps`` has no file."""
+"""Without these a run cannot be read back; an empty table of `SPARSE` has no file."""
 
 
 def write_run(result: Result, folder: Path) -> Path:
@@ -161,6 +161,7 @@ def read_run(
             scenario_text=data["scenario.yaml"].decode(),
             traffic=from_npz(data["traffic.npz"], "bytes"),
             rank_load=from_npz(data["expert_load.npz"], "rank_load"),
+            residency=all_from_npz(data[RESIDENCY]) if RESIDENCY in data else {},
             where=folder,
             figures=figures,
         )
@@ -182,19 +183,11 @@ def run_files(result: Result) -> dict[str, bytes]:
         "summary.json": as_json(records),
         "summary.csv": as_csv(records),
         "traffic.npz": as_npz(bytes=result.traffic),
-        "expert_load.npz": as_npz(load=expert_load(result), rank_load=result.rank_load),
+        "expert_load.npz": as_npz(
+            load=expert_load(result.experts), rank_load=result.rank_load
+        ),
+        **({RESIDENCY: as_npz(**result.residency)} if result.residency else {}),
     }
-
-
-def expert_load(result: Result) -> Ints:
-    """Return ``(R, L, E)``: tokens of each expert."""
-    experts = result.experts
-    axes = ["replication", "layer", "expert"]
-    index = tuple(experts[axis].to_numpy() for axis in axes)
-    shape = [int(column.max(initial=-1)) + 1 for column in index]
-    load = np.zeros(shape, np.int64)
-    load[index] = experts["tokens"].to_numpy()
-    return load
 
 
 def fill(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -204,10 +197,10 @@ def fill(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def fill_tables(folder: Path, result: Result) -> None:
-    """Write the tables into `folder`, a block of rows at a time; no file for no gaps."""
+    """Write the tables into `folder`, a block of rows at a time."""
     for name in TABLES:
         path = folder / f"{name}.parquet"
-        if not write_parquet(result.tables.blocks(name), path) and name == "gaps":
+        if not write_parquet(result.tables.blocks(name), path) and name in SPARSE:
             path.unlink()
 
 
@@ -254,14 +247,13 @@ def checked_files(folder: Path, hashes: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def read_tables(data: Mapping[str, bytes]) -> Tables:
-    """Return the tables of a run; without a file of gaps there are none."""
+    """Return the tables of a run; those of `SPARSE` may have no file, and no rows."""
     tables = {
         name: from_parquet(data[f"{name}.parquet"])
         for name in TABLES
         if f"{name}.parquet" in data
     }
-    tables.setdefault("gaps", empty("gaps"))
-    return Tables(**tables)
+    return Tables(**{name: empty(name) for name in SPARSE} | tables)
 
 
 def read_records(data: bytes) -> list[dict[str, Any]]:

@@ -11,7 +11,9 @@ import numpy as np
 
 from moesim.cost.pass_ import PHASES
 from moesim.measure.columns import PARTS, Recorder
+from moesim.measure.memory import MemoryLog, Reserved
 from moesim.measure.moves import cells_of, told
+from moesim.measure.shared import routed_cells
 from moesim.measure.waits import pooled_quantiles
 from moesim.spec.topology import PORT_CLASSES
 from moesim.types import Ints
@@ -58,15 +60,17 @@ def experts(recorder: Recorder, replication: int) -> "pd.DataFrame":
     """Return one row per layer and expert: replicas count as one expert."""
     layers, experts = recorder.system.placement.replicas.shape
     cell, tokens, service = _by_expert(recorder)
-    waits = recorder.waits
-    count, total = waits.count, np.zeros(layers * experts, np.int64)
+    waits, size = recorder.waits, layers * experts
+    if recorder.system.fuses:
+        waits = waits.only(routed_cells(recorder.system))
+    count, total = waits.count, np.zeros(size, np.int64)
     np.add.at(total, cell, waits.total)
-    maximum = np.zeros(layers * experts, np.int64)
+    maximum = np.zeros(size, np.int64)
     np.maximum.at(maximum, cell, waits.maximum)
-    jobs = np.zeros(layers * experts, np.int64)
+    jobs = np.zeros(size, np.int64)
     np.add.at(jobs, cell, count)
     shares = np.array([0.5, 0.9, 0.99])
-    p50, p90, p99 = pooled_quantiles(waits, cell, layers * experts, shares).T
+    p50, p90, p99 = pooled_quantiles(waits, cell, size, shares).T
     seen = jobs > 0
     mean = np.divide(total, jobs, out=np.full(len(jobs), np.nan), where=seen)
     return frame(
@@ -126,8 +130,15 @@ def gpus(recorder: Recorder, replication: int, kv_blocks: int) -> "pd.DataFrame"
             "expert_tokens": recorder.slot_tokens.sum(axis=(0, 1)),
             "kv_peak_blocks": np.repeat(recorder.kv_peak, width),
             "kv_blocks": kv_blocks,
+            **memory_log(recorder).columns(),
         },
     )
+
+
+def memory_log(recorder: Recorder) -> MemoryLog:
+    """Return what was written down of memory; nothing, where no instance served."""
+    nothing = Reserved(0, 0, 0, 0, 0)
+    return recorder.memory or MemoryLog(nothing, recorder.system.topology.gpus)
 
 
 def links(recorder: Recorder, replication: int) -> "pd.DataFrame":
@@ -153,3 +164,13 @@ def links(recorder: Recorder, replication: int) -> "pd.DataFrame":
             "busy_s": busy.ravel() / PS_PER_S,
         },
     )
+
+
+def expert_load(experts: "pd.DataFrame") -> Ints:
+    """Return ``(R, L, E)``: tokens of each expert, of the table of experts."""
+    axes = ["replication", "layer", "expert"]
+    index = tuple(experts[axis].to_numpy() for axis in axes)
+    shape = [int(column.max(initial=-1)) + 1 for column in index]
+    load = np.zeros(shape, np.int64)
+    load[index] = experts["tokens"].to_numpy()
+    return load

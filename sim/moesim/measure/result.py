@@ -5,77 +5,26 @@ layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from html import escape
 from math import nan
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from moesim.measure.figures import ComparisonFigures, ResultFigures
 from moesim.measure.intervals import student_interval
+from moesim.measure.residency import Arrays
 from moesim.measure.show import plain, result_html, result_line, table_html
-from moesim.measure.tables import TableSet
+from moesim.measure.tables import Tables, TableSet
 from moesim.types import Floats, Ints
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 
 NOT_AVERAGED: Final = frozenset({"run_number", "seed", "replication"})
 """Numbers of a record that name the replication instead of measuring it."""
-
-
-class ResultFigures(Protocol):
-    """The figures of one result; drawn by a later room, so only named here."""
-
-    def cdf(self, *metrics: str) -> "Figure":
-        """Return the latency distribution."""
-        ...
-
-    def expert_heatmap(self) -> "Figure":
-        """Return each expert's load."""
-        ...
-
-    def expert_wait(self) -> "Figure":
-        """Return the experts whose jobs wait longest."""
-        ...
-
-    def breakdown(self) -> "Figure":
-        """Return where the time of a pass goes."""
-        ...
-
-    def rank_load(self) -> "Figure":
-        """Return each GPU's expert load by layer."""
-        ...
-
-    def traffic(self) -> "Figure":
-        """Return the bytes sent between each pair of GPUs."""
-        ...
-
-    def save_all(self, folder: Path) -> Sequence[Path]:
-        """Write the figures that go with every run; return their paths."""
-        ...
-
-
-class ComparisonFigures(Protocol):
-    """The figures of one comparison."""
-
-    def cdf(self, metric: str = ...) -> "Figure":
-        """Return one latency's distribution under each policy."""
-        ...
-
-    def differences(self) -> "Figure":
-        """Return each policy's paired differences from the baseline."""
-        ...
-
-    def breakdown(self) -> "Figure":
-        """Return where the time of a pass goes under each policy."""
-        ...
-
-    def save_all(self, folder: Path) -> Sequence[Path]:
-        """Write the figures that go with every comparison; return their paths."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +49,9 @@ class Result:
         The folder that holds the run, when it was saved.
     figures : callable or None
         Makes the object behind `plot` from this result.
+    residency : mapping of str to array
+        Hits and loads of experts by layer and GPU (`moesim.measure.residency`); empty
+        where all are always in device memory.
     """
 
     tables: TableSet
@@ -110,6 +62,12 @@ class Result:
     rank_load: Ints
     where: Path | None = None
     figures: "Callable[[Result], ResultFigures] | None" = None
+    residency: Arrays = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: the finished tables, not what they are made from."""
+        made = {item.name: getattr(self.tables, item.name) for item in fields(Tables)}
+        return {**vars(self), "tables": Tables(**made)}
 
     @property
     def requests(self) -> "DataFrame":
@@ -140,6 +98,11 @@ class Result:
     def links(self) -> "DataFrame":
         """One row per port, direction and phase: bytes and busy time."""
         return self.tables.links
+
+    @property
+    def memory(self) -> "DataFrame":
+        """One row per GPU and bin of time: what filled it; empty unless watched."""
+        return self.tables.memory
 
     @property
     def name(self) -> str:
@@ -187,12 +150,11 @@ class Result:
         return isinstance(value, Real) and not isinstance(value, bool)
 
     def _mean(self, key: str) -> object:
-        first = self.summaries[0][key]
+        first = next((r[key] for r in self.summaries if r.get(key) is not None), None)
         same = all(record.get(key) == first for record in self.summaries)
         if same or not self._is_number(key):
             return first
-        values = self._values(key)
-        return sum(values) / len(values)
+        return sum(self._values(key)) / self.replications
 
     def __repr__(self) -> str:
         """Return one line: the scenario, its size, and its headlines."""
@@ -226,6 +188,8 @@ class Comparison:
         The folder that holds the comparison, when it was saved.
     figures : callable or None
         Makes the object behind `plot` from this comparison.
+    empty : sequence of str
+        Metrics that were asked for but had no value in some run of every pair.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -235,6 +199,7 @@ class Comparison:
     results: Mapping[str, Result]
     where: Path | None = None
     figures: "Callable[[Comparison], ComparisonFigures] | None" = None
+    empty: Sequence[str] = ()
 
     @property
     def table(self) -> "DataFrame":
@@ -262,6 +227,7 @@ class Comparison:
         """Return all numbers as plain data: the rows, and each policy's summary."""
         return {
             "baseline": self.baseline,
+            "empty": list(self.empty),
             "policies": list(self.policies),
             "replications": self.replications,
             "rows": [dict(row) for row in self.rows],

@@ -1,7 +1,7 @@
 """The tables of a result: which columns each has, and of what type."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -81,6 +81,15 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "expert_tokens": "int64",
         "kv_peak_blocks": "int64",
         "kv_blocks": "int64",
+        "mem_bytes": "int64",
+        "mem_peak_bytes": "int64",
+        "mem_weights_bytes": "int64",
+        "mem_kv_pool_bytes": "int64",
+        "mem_buffers_bytes": "int64",
+        "mem_activations_bytes": "int64",
+        "mem_peak_s": "float64",
+        "mem_peak_pass": "int64",
+        "mem_peak_layer": "int64",
     },
     "links": {
         "replication": "int64",
@@ -91,8 +100,21 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "bytes": "float64",
         "busy_s": "float64",
     },
+    "memory": {
+        "replication": "int64",
+        "gpu": "int64",
+        "at_s": "float64",
+        "weights_bytes": "int64",
+        "kv_pool_bytes": "int64",
+        "kv_used_bytes": "int64",
+        "buffers_bytes": "int64",
+        "activations_bytes": "int64",
+        "limit_bytes": "int64",
+    },
 }
 """Columns of each table, in order, with their types; ``str`` is pandas's own choice."""
+SPARSE: Final = ("gaps", "memory")
+"""Tables that may have no rows, and then no file."""
 
 
 BLOCK = 1 << 14
@@ -133,6 +155,11 @@ class TableSet(Protocol):
         """One row per (GPU, port, direction, phase)."""
         ...
 
+    @property
+    def memory(self) -> "DataFrame":
+        """One row per (GPU, bin of time), of runs whose memory is watched."""
+        ...
+
     def column(self, table: str, name: str) -> Column:
         """Return one column of a table."""
         ...
@@ -161,6 +188,8 @@ class Tables:
         One row per GPU.
     links : DataFrame
         One row per (GPU, port, direction, phase).
+    memory : DataFrame
+        One row per (GPU, bin of time), of runs whose memory is watched.
     """
 
     requests: "DataFrame"
@@ -169,6 +198,7 @@ class Tables:
     experts: "DataFrame"
     gpus: "DataFrame"
     links: "DataFrame"
+    memory: "DataFrame" = field(default_factory=lambda: empty("memory"))
 
     def __post_init__(self) -> None:
         problems = [p for name in COLUMNS for p in _check(name, getattr(self, name))]

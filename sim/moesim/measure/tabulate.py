@@ -13,6 +13,7 @@ import numpy as np
 
 from moesim.measure import frames
 from moesim.measure.columns import Recorder
+from moesim.measure.memory import table_of
 from moesim.measure.slices import GapSlice, RequestSlice
 from moesim.measure.tables import BLOCK, COLUMNS, Column, empty
 from moesim.types import Ints
@@ -89,6 +90,12 @@ class RecordedTables:
         """One row per (GPU, port, direction, phase)."""
         runs = self.runs.items()
         return joined("links", (frames.links(run, n) for n, run in runs))
+
+    @cached_property
+    def memory(self) -> "DataFrame":
+        """One row per (GPU, bin of time), of runs whose memory is watched."""
+        runs, blocks = self.runs.items(), self.kv_blocks
+        return joined("memory", (table_of(run.memory, n, blocks) for n, run in runs))
 
     def column(self, table: str, name: str) -> Column:
         """Return one column of a table; the others are not made for it."""

@@ -60,6 +60,15 @@ class WaitColumns:
         np.maximum.at(pooled._maximum, group, self.maximum)
         return pooled
 
+    def only(self, cells: Ints) -> "WaitColumns":
+        """Return some of the cells, in that order."""
+        self._flush()
+        kept = WaitColumns(len(cells))
+        kept._row, kept._rows = self._row.copy(), self._rows
+        kept._by_bin = self._by_bin[:, cells]
+        kept._total, kept._maximum = self._total[cells], self._maximum[cells]
+        return kept
+
     @property
     def histogram(self) -> NDArray[np.int32]:
         """``(Q, B)``: jobs by the bin of their wait; see `bin_of`."""

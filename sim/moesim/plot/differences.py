@@ -123,18 +123,43 @@ def finish_axes(axes: Axes, metrics: Sequence[str]) -> None:
 
 
 def headline(rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
-    """Return the message: the largest sure improvement, or that there is none."""
+    """Return the message: the largest sure improvement, and what it costs for sure.
+
+    Where nothing is surely better, the largest sure loss is named.
+    """
     good = [row for row in rows if row["verdict"] == "better"]
+    bad = [row for row in rows if row["verdict"] == "worse"]
     if not good:
-        return f"No policy is surely better than {baseline} in any of these metrics"
-    best = max(good, key=lambda row: abs(row["relative"]))
-    base = abs(best["baseline"])
-    reach = max(best["high"] - best["difference"], best["difference"] - best["low"])
-    more = "raises" if best["difference"] > 0 else "lowers"
+        message = f"No policy is surely better than {baseline} in any of these metrics"
+        return f"{message}{_losses(bad, '')}".replace("%", " %")
+    best = max(good, key=_size)
+    own = [row for row in bad if row["policy"] == best["policy"]]
+    message = f"{best['policy']} {_change(best)} over {baseline}"
+    return f"{message}{_losses(own, best['policy'])}".replace("%", " %")
+
+
+def _size(row: Mapping[str, Any]) -> float:
+    return float(abs(row["relative"]))
+
+
+def _losses(bad: Sequence[Mapping[str, Any]], policy: str) -> str:
+    """Return the largest sure loss and how many more there are, to end a message."""
+    if not bad:
+        return ""
+    worst = max(bad, key=_size)
+    who = ", but" if policy else f"; {worst['policy']}"
+    others = len([row for row in bad if row["policy"] == worst["policy"]]) - 1
+    more = f" (and is worse in {others} more)" if others else ""
+    return f"{who} surely {_change(worst)}{more}"
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    base = abs(row["baseline"])
+    reach = max(row["high"] - row["difference"], row["difference"] - row["low"])
     return (
-        f"{best['policy']} {more} {name_of(best['metric'])} by "
-        f"{abs(best['relative']):.1%} ± {reach / base:.1%} over {baseline}"
-    ).replace("%", " %")
+        f"{'raises' if row['difference'] > 0 else 'lowers'} {name_of(row['metric'])} by "
+        f"{_size(row):.1%} ± {reach / base:.1%}"
+    )
 
 
 def name_of(metric: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from moesim.measure.result import Comparison, Result
-from moesim.plot import devices, experts, latency, passes
+from moesim.plot import devices, experts, latency, memory, passes
 from moesim.plot.differences import differences
 from moesim.plot.style import save
 
@@ -44,6 +44,10 @@ class Plots:
         """Return the bytes sent between each pair of GPUs."""
         return devices.traffic(self.result)
 
+    def memory(self) -> Figure:
+        """Return what filled the fullest GPU over time, if memory was watched."""
+        return memory.memory(self.result)
+
     def save_all(self, folder: Path) -> Sequence[Path]:
         """Write the figures that go with every run; return their paths."""
         shipped = {
@@ -52,6 +56,8 @@ class Plots:
             "expert_wait": self.expert_wait,
             "pass_breakdown": self.breakdown,
         }
+        if len(self.result.memory):
+            shipped["memory"] = self.memory
         return save(shipped, folder)
 
 

@@ -1,7 +1,6 @@
 """Latency distributions: the share of requests (or gaps) that took no longer than x."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -9,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from moesim.errors import InputError
+from moesim.errors import InputError, meant
 from moesim.measure.result import Result
 from moesim.plot.style import COLOURS, LINES, MUTED, canvas, notice, styled
 from moesim.plot.text import counted, duration
@@ -125,9 +124,8 @@ def compared_cdf(results: Mapping[str, Result], name: str) -> Figure:
 def metric(name: str) -> Metric:
     """Return the metric called `name`, or say which names there are."""
     if name not in METRICS:
-        near = get_close_matches(name, METRICS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"metric {name!r} is not one of {', '.join(METRICS)}{hint}")
+        names = f"{', '.join(METRICS)}{meant(name, METRICS)}"
+        raise InputError(f"metric {name!r} is not one of {names}")
     return METRICS[name]
 
 

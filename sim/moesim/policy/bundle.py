@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
 from math import inf
 from pkgutil import resolve_name
 from typing import Any, cast
 
-from moesim.errors import InputError
+from moesim.errors import InputError, meant
 from moesim.policy.capacity import Unlimited
 from moesim.policy.catalogue import POLICIES
 from moesim.policy.compose import (
@@ -19,7 +18,7 @@ from moesim.policy.compose import (
 from moesim.policy.dispatch import DISPATCHES, RoundRobinReplica
 from moesim.policy.gate import AsRouted
 from moesim.policy.order import Fifo, check
-from moesim.policy.rebalance import Rebalance, Still
+from moesim.policy.rebalance import REBALANCES, Rebalance, Still
 from moesim.policy.release import AtOnce
 from moesim.policy.view import (
     Admit,
@@ -104,6 +103,18 @@ class Policy:
     def coupling(self) -> str:
         """The coupling that the select role needs; empty: any."""
         return cast("str", getattr(self.select, "coupling", ""))
+
+    @property
+    def only_selects(self) -> bool:
+        """Whether all that it decides is who joins a stage: nothing without stages."""
+        plain = (
+            *((self.order, Fifo), (self.compose, ArrivalOrder), (self.release, AtOnce)),
+            *((self.gate, AsRouted), (self.admit, Unlimited)),
+            *((self.assign, *ASSIGNS.values()), (self.dispatch, *DISPATCHES.values())),
+            (self.rebalance, Still, *REBALANCES.values()),
+        )
+        others = all(type(role) in kinds for role, *kinds in plain)
+        return others and type(self.select) is not SmallestKeys
 
     @property
     def needs(self) -> Needs:
@@ -223,6 +234,4 @@ def _known(name: str, known: Mapping[str, Any], what: str) -> Any:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, 1, 0.6)
-    hint = f" did you mean {close[0]!r}?" if close else ""
-    return f"{name!r};{hint} known: {', '.join(known)}"
+    return f"{name!r}{meant(name, known)}; known: {', '.join(known)}"

@@ -5,9 +5,17 @@ there and what had to leave. It knows no clock, no bytes and no cluster. Of keys
 rule ranks alike the smallest leaves, so the keys of a cache have to be comparable.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from moesim.errors import InputError, Problem
@@ -43,6 +51,8 @@ class Touch:
     kept: bool = True
 
 
+STALE = 8
+"""Entries of a heap for each key that is there before the outdated ones are dropped."""
 HIT, ADDED, PASSED = Touch(hit=True), Touch(hit=False), Touch(hit=False, kept=False)
 
 
@@ -63,6 +73,10 @@ class Cache(Protocol):
 class RankedCache:
     """A cache that a rule governs.
 
+    `touch` does all that a touch does at once. Who needs time to bring a key in, and may
+    not evict what is in use, takes the steps one by one: `use`, `victim`, `evict` and
+    `admit`.
+
     Parameters
     ----------
     capacity : int
@@ -82,6 +96,8 @@ class RankedCache:
     rule: Rule
     pinned: frozenset[Key] = frozenset()
     _ranks: dict[Key, Rank] = field(default_factory=dict, init=False)
+    _noted: dict[Key, Rank] = field(default_factory=dict, init=False)
+    _heap: list[tuple[Rank, Key]] = field(default_factory=list, init=False)
     _touches: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -90,36 +106,94 @@ class RankedCache:
             message = f"{found} into a cache of {self.capacity}"
             raise InputError([Problem(message, key="capacity")])
 
+    def __contains__(self, key: Key) -> bool:
+        """Return whether a key is there."""
+        return key in self._ranks or key in self.pinned
+
     @property
     def resident(self) -> list[Key]:
         """The keys that are there, pinned ones included, in ascending order."""
         return sorted((*self.pinned, *self._ranks))
 
+    @property
+    def free(self) -> int:
+        """How many more keys fit."""
+        return self.capacity - len(self.pinned) - len(self._ranks)
+
     def touch(self, key: Key) -> Touch:
         """Use a key, bring it in if it is not there, and tell what happened."""
+        if self.use(key):
+            return HIT
+        if self.free:
+            self.admit(key)
+            return ADDED
+        victim = self.victim()
+        if victim is None or (self.rule.bypass and not self.outranks(key, victim)):
+            self._noted.pop(key)
+            return PASSED
+        self.evict(victim)
+        self.admit(key)
+        return Touch(hit=False, evicted=victim)
+
+    def use(self, key: Key) -> bool:
+        """Note a use of a key; return whether it is there."""
         held = self._ranks.get(key)
         rank = self.rule.rank(key, self._touches, held)
         self._touches += 1
         if key in self.pinned:
-            return HIT
-        if held is not None:
-            self._ranks[key] = rank
-            return HIT
-        room = self.capacity - len(self.pinned)
-        if len(self._ranks) < room:
-            self._ranks[key] = rank
-            return ADDED
-        if not room:
-            return PASSED
-        return self._displace(key, rank)
+            return True
+        if held is None:
+            self._noted[key] = rank
+            return False
+        if rank != held:
+            self._rank(key, rank)
+        return True
 
-    def _displace(self, key: Key, rank: Rank) -> Touch:
-        lowest, victim = min((r, k) for k, r in self._ranks.items())
-        if self.rule.bypass and (rank, key) < (lowest, victim):
-            return PASSED
-        del self._ranks[victim]
+    def victim(self, kept: Container[Key] = ()) -> Key | None:
+        """Return who would leave first of all that are not `kept`, if anybody would."""
+        heap, aside = self._heap, []
+        found = None
+        while heap and found is None:
+            rank, key = heap[0]
+            if self._ranks.get(key) != rank:
+                heappop(heap)
+            elif key in kept:
+                aside.append(heappop(heap))
+            else:
+                found = key
+        for entry in aside:
+            heappush(heap, entry)
+        return found
+
+    def outranks(self, key: Key, victim: Key) -> bool:
+        """Return whether a key that is not there would leave after one that is."""
+        return (self._rank_to_be(key), key) > (self._ranks[victim], victim)
+
+    def evict(self, key: Key) -> None:
+        """Let a key go that is there and not pinned."""
+        del self._ranks[key]
+
+    def admit(self, key: Key) -> None:
+        """Bring in a key that is not there: as of its last use, if that brings it in."""
+        if not self.free:
+            raise ValueError(f"there is no room for {key!r}")
+        rank = self._rank_to_be(key)
+        self._noted.pop(key, None)
+        self._rank(key, rank)
+
+    def forget(self, key: Key) -> None:
+        """Note that the last use of a key will not bring it in."""
+        self._noted.pop(key, None)
+
+    def _rank_to_be(self, key: Key) -> Rank:
+        return self._noted.get(key) or self.rule.enter(key, self._touches)
+
+    def _rank(self, key: Key, rank: Rank) -> None:
         self._ranks[key] = rank
-        return Touch(hit=False, evicted=victim)
+        heappush(self._heap, (rank, key))
+        if len(self._heap) > STALE * len(self._ranks) + STALE:
+            self._heap = [(rank, key) for key, rank in self._ranks.items()]
+            heapify(self._heap)
 
 
 RULES: Mapping[str, Callable[[], Rule]] = {

@@ -29,6 +29,10 @@ class Rule(Protocol):
         """
         ...
 
+    def enter(self, key: Key, now: int) -> Rank:
+        """Return the rank of a key that comes in without a touch, after `now` touches."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Lru:
@@ -38,6 +42,10 @@ class Lru:
 
     def rank(self, key: Key, now: int, held: Rank | None) -> Rank:
         """Return the time of this touch."""
+        return (now,)
+
+    def enter(self, key: Key, now: int) -> Rank:
+        """Return the time it came in."""
         return (now,)
 
 
@@ -51,6 +59,10 @@ class Fifo:
         """Return the time it came in."""
         return (now,) if held is None else held
 
+    def enter(self, key: Key, now: int) -> Rank:
+        """Return the time it came in."""
+        return (now,)
+
 
 @dataclass(frozen=True, slots=True)
 class Lifo:
@@ -61,6 +73,10 @@ class Lifo:
     def rank(self, key: Key, now: int, held: Rank | None) -> Rank:
         """Return the time it came in, reversed."""
         return (-now,) if held is None else held
+
+    def enter(self, key: Key, now: int) -> Rank:
+        """Return the time it came in, reversed."""
+        return (-now,)
 
 
 @dataclass(slots=True)
@@ -78,6 +94,10 @@ class Lfu:
         self._uses[key] = self._uses.get(key, 0) + 1
         return self._uses[key], now
 
+    def enter(self, key: Key, now: int) -> Rank:
+        """Return how often it was used before, and that it is new."""
+        return self._uses.get(key, 0), now
+
 
 @dataclass(frozen=True, slots=True)
 class Static:
@@ -86,6 +106,10 @@ class Static:
     bypass: bool = field(default=True, init=False)
 
     def rank(self, key: Key, now: int, held: Rank | None) -> Rank:
+        """Return the same rank for all."""
+        return (0.0,)
+
+    def enter(self, key: Key, now: int) -> Rank:
         """Return the same rank for all."""
         return (0.0,)
 
@@ -129,3 +153,7 @@ class Belady:
         if now >= len(self.future) or self.future[now] != key:
             raise ValueError(f"touch {now} is {key!r}, not what the future said")
         return (-self._next[now],)
+
+    def enter(self, key: Key, now: int) -> Rank:
+        """Raise `ValueError`: the future tells only of touches."""
+        raise ValueError(f"{key!r} comes in without a touch, of which no future tells")

@@ -12,7 +12,7 @@ from math import inf
 
 from moesim.policy.compose import chosen_first
 from moesim.policy.order import check, check_number, is_number, stage_bottlenecks
-from moesim.policy.release import excess_ahead
+from moesim.policy.release import excess_ahead, swaps_ahead
 from moesim.policy.view import (
     BatchView,
     Foresight,
@@ -64,6 +64,9 @@ class CrossLayer:
         What the share is multiplied by whenever queues grow; 1: never.
     alpha, window_s : float
         The congestion map averages over windows of so many seconds.
+    swap_hold : float
+        Share of the budget for which a micro-batch may be held back that lacks experts
+        in its early layers, while others load theirs; 0: none is.
     decode_order, decode_ageing, decode_congestion, decode_hold : float
         The same for micro-batches that only decode; -1: as above.
     """
@@ -81,6 +84,7 @@ class CrossLayer:
     feedback: float = 0.5
     alpha: float = 0.3
     window_s: float = 20e-3
+    swap_hold: float = 0.0
     decode_order: float = SAME
     decode_ageing: float = SAME
     decode_congestion: float = SAME
@@ -91,7 +95,7 @@ class CrossLayer:
         for name in ("ageing", "order", "congestion"):
             check_number(name, getattr(self, name), inf)
             check_number(f"decode_{name}", getattr(self, f"decode_{name}"), inf, SAME)
-        for name in ("hit_rate", "hold", "feedback", "alpha"):
+        for name in ("hit_rate", "hold", "feedback", "alpha", "swap_hold"):
             check_number(name, getattr(self, name), 1.0)
         check_number("decode_hold", self.decode_hold, 1.0, SAME)
         for name, value in (("look", self.look), ("early", self.early)):
@@ -114,6 +118,7 @@ class CrossLayer:
             congestion=any(weight > 0 for weight in weights),
             alpha=self.alpha,
             window_s=self.window_s,
+            swaps=self.swap_hold > 0,
         )
 
     def sequence(self, waiting: WaitingView, view: View) -> Ints:
@@ -145,13 +150,18 @@ class CrossLayer:
         """Return for how many seconds to hold a micro-batch back.
 
         As long as the work ahead of it in its early layers exceeds what others meet,
-        within the share of the budget that it may use and feedback leaves.
+        within the share of the budget that it may use and feedback leaves; or as long as
+        others load experts where it needs to, within its share.
         """
         share = self._setting("hold", batch)
-        if not share or batch.road is None:
-            return 0.0
-        most = share * batch.road.patience * self.wait_budget_s
-        return min(most, excess_ahead(batch, self.early))
+        held = 0.0
+        if share and batch.road is not None:
+            most = share * batch.road.patience * self.wait_budget_s
+            held = min(most, excess_ahead(batch, self.early))
+        if not self.swap_hold:
+            return held
+        most = self.swap_hold * self.wait_budget_s
+        return max(held, min(most, swaps_ahead(batch, self.early)))
 
     def _setting(self, name: str, batch: BatchView) -> float:
         own: float = getattr(self, f"decode_{name}") if batch.decoding else SAME

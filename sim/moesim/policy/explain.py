@@ -9,12 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from moesim.policy.bundle import Policy
 from moesim.policy.compose import ArrivalOrder, SmallestKeys
 from moesim.policy.order import Fifo
 from moesim.policy.release import AtOnce
-from moesim.policy.view import BatchView, View, WaitingView
+from moesim.policy.road import Road
+from moesim.policy.view import BatchView, Foresight, View, WaitingView
 from moesim.types import Floats, Ints
+
+CROWDED = 3
+"""How many crowded experts are told of a micro-batch's road."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +31,10 @@ class Note:
     ----------
     now_s : float
         When it was taken.
-    what : {"line", "key", "held", "stage"}
-        Who was tried for a micro-batch; the key of a micro-batch for a stage; how long
-        it was held back; whether it joined a lockstep stage.
+    what : {"line", "road", "key", "held", "stage"}
+        Who was tried for a micro-batch; a crowded expert on a micro-batch's road, as it
+        was formed; the key of a micro-batch for a stage; how long it was held back;
+        whether it joined a lockstep stage.
     batch : int
         Number of the micro-batch; -1 for a line, which is tried before one is formed.
     requests : tuple of int
@@ -55,17 +62,18 @@ class Notes:
 
     Parameters
     ----------
-    request : int
-        Only what is about this request is kept; -1: all.
+    request : int or tuple of int
+        Only what is about this request, or any of these, is kept; -1: all.
     """
 
-    request: int = -1
+    request: int | tuple[int, ...] = -1
     kept: list[Note] = field(default_factory=list)
     keys: dict[int, float] = field(default_factory=dict)
 
     def add(self, note: Note) -> None:
         """Keep a note if it is about whom it should be."""
-        if self.request < 0 or self.request in note.requests:
+        asked = (self.request,) if isinstance(self.request, int) else self.request
+        if -1 in asked or not set(asked).isdisjoint(note.requests):
             self.kept.append(note)
 
     def rank(self, batch: BatchView, key: float) -> int:
@@ -78,15 +86,30 @@ class Notes:
 
 
 class Witness:
-    """Stands before a role: has all it has, and notes what it decides."""
+    """Stands before a role: has all it has, and notes what it decides.
 
-    def __init__(self, role: Any, notes: Notes) -> None:
+    Parameters
+    ----------
+    role : object
+        Who decides. It is shown no more than the policy asks for.
+    notes : Notes
+        Where it is written down.
+    asked : Foresight
+        What the policy asks for.
+    """
+
+    def __init__(self, role: Any, notes: Notes, asked: Foresight) -> None:
         self.role = role
         self.notes = notes
+        self.asked = asked
 
     def __getattr__(self, name: str) -> Any:
         """Return what the role itself has."""
         return getattr(self.role, name)
+
+    def shown(self, batch: BatchView) -> BatchView:
+        """Return the picture without what only witnesses asked for."""
+        return batch if self.asked.congestion else replace(batch, road=None)
 
     def note(self, view: View, what: str, batch: BatchView, **figures: float) -> None:
         """Note a decision about a micro-batch."""
@@ -95,10 +118,19 @@ class Witness:
 
 
 class OrderWitness(Witness):
-    """Notes keys, what they are the sum of, and how many go before."""
+    """Notes crowded experts, keys, what they are the sum of, and how many go before."""
+
+    @property
+    def foresight(self) -> Foresight:
+        """What the policy wants to be shown, and the congestion map by expert."""
+        return replace(self.asked, experts=True)
 
     def key(self, batch: BatchView, view: View) -> float:
         """Return the order's key."""
+        if batch.layer == 0 and batch.stage == "attention" and batch.road:
+            for cell in crowded(batch.road):
+                self.note(view, "road", batch, **cell)
+        batch = self.shown(batch)
         key: float = self.role.key(batch, view)
         terms = getattr(self.role, "terms", None)
         parts = terms(batch) if terms else {}
@@ -126,7 +158,7 @@ class ReleaseWitness(Witness):
 
     def delay(self, batch: BatchView, view: View) -> float:
         """Return the release's delay."""
-        delay: float = self.role.delay(batch, view)
+        delay: float = self.role.delay(self.shown(batch), view)
         self.note(view, "held", batch, seconds=delay)
         return delay
 
@@ -142,6 +174,33 @@ class SelectWitness(Witness):
             figures = {"layer": batch.layer, "deferred": batch.deferred}
             self.note(now, "stage", batch, joins=row in rows, **figures)
         return rows
+
+
+def crowded(road: Road) -> list[dict[str, float]]:
+    """Return the experts on a micro-batch's road that have had most to do lately.
+
+    On its road is an expert to which it should bring more tokens than to others of the
+    layer on average; of the layers' busiest ones the `CROWDED` most crowded are told.
+    """
+    mean = road.experts.mean(axis=1, keepdims=True)
+    times = np.divide(
+        road.experts, mean, out=np.zeros_like(road.experts), where=mean > 0
+    )
+    mine = road.own > road.own.mean(axis=1, keepdims=True)
+    times = np.where(mine, times, 0.0)
+    busiest = times.argmax(axis=1)
+    height = times.max(axis=1)
+    return [
+        {
+            "layer": float(layer),
+            "expert": float(busiest[layer]),
+            "crowd": float(height[layer]),
+            "tokens_per_s": float(road.experts[layer, busiest[layer]]),
+            "brings": float(road.own[layer, busiest[layer]]),
+        }
+        for layer in np.argsort(-height, kind="stable")[:CROWDED].tolist()
+        if height[layer] > 1
+    ]
 
 
 def explained(policy: Policy, notes: Notes) -> Policy:
@@ -163,5 +222,5 @@ def explained(policy: Policy, notes: Notes) -> Policy:
     ):
         role = getattr(policy, name)
         if type(role) is not plain:
-            roles[name] = witness(role, notes)
+            roles[name] = witness(role, notes, policy.foresight)
     return replace(policy, **roles)

@@ -10,7 +10,8 @@ from typing import TypeGuard, get_args
 
 import numpy as np
 
-from moesim.policy.view import BatchView, Knowledge, PredictorName, Road, View
+from moesim.policy.road import Road
+from moesim.policy.view import BatchView, Knowledge, PredictorName, View
 from moesim.types import Floats
 
 

@@ -9,6 +9,8 @@ Axes: ``W`` waiting requests, ``L`` MoE layers, ``E`` logical experts, ``S`` slo
 GPU, ``G`` GPUs.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from moesim.cost.experts import expected_expert_time
@@ -21,8 +23,10 @@ from moesim.policy.path import (
     on_slots,
     predictor_of,
 )
+from moesim.policy.road import Road
 from moesim.policy.steer import Steered
-from moesim.policy.view import Foresight, Road
+from moesim.policy.view import Foresight
+from moesim.policy.waterfill import quotas
 from moesim.routing.source import RoutingSource, TokenKeys
 from moesim.spec.system import System
 from moesim.types import Floats, Ints
@@ -70,7 +74,8 @@ class Outlook:
         self.pending: dict[int, tuple[Seen, Floats]] = {}
         self.cache: dict[tuple[int, int], Floats] = {}
         self.steered = source if isinstance(source, Steered) else None
-        self.learns = foresight.congestion or foresight.knowledge == "predicted"
+        self.watches = foresight.congestion or foresight.experts
+        self.learns = self.watches or foresight.knowledge == "predicted"
         self.learns = self.learns or self.steered is not None
 
     def place(self, system: System) -> None:
@@ -78,9 +83,21 @@ class Outlook:
         self.system = system
         self.cache.clear()
 
-    def guess(self, keys: TokenKeys) -> Floats:
-        """Return ``(L, G)``: the expert seconds that these tokens should cost."""
+    def guess(self, keys: TokenKeys, held: Ints | None = None) -> Floats:
+        """Return ``(L, G)``: the expert seconds that these tokens should cost.
+
+        Parameters
+        ----------
+        keys : TokenKeys
+            The tokens.
+        held : (G,) array of int, optional
+            How many of them each GPU holds: where shared experts are fused.
+        """
         mean = on_slots(self.predictor.expect(keys), self.system.placement)
+        if held is not None:
+            routed = np.rint(mean.sum(axis=1)).astype(np.int64)
+            shared = quotas(routed, held, self.system)
+            mean = np.concatenate([mean, shared[:, None]], axis=1)
         return expected_expert_time(mean, self.system).sum(axis=1)
 
     def loads(self, request: Ints, klass: Ints, tokens: Ints) -> Floats:
@@ -146,7 +163,7 @@ class Outlook:
         seen = seen or by_expert(slots, self.system.placement)
         truth, belief = seconds
         self.pending[number] = seen, truth
-        if self.foresight.congestion:
+        if self.watches:
             self.underway.admit(number, now_s, np.nan_to_num(belief))
 
     def land(self, number: int, now_s: float) -> None:
@@ -157,16 +174,26 @@ class Outlook:
         self.predictor.learn(seen)
         if self.steered is not None:
             self.steered.learn(seen.total)
-        if self.foresight.congestion:
+        if self.watches:
             self.map.land(seen.total, seconds, now_s)
             self.underway.land(number, now_s)
 
-    def road(self, now_s: float) -> Road | None:
-        """Return the congestion map as of now, for a policy that asks for it."""
-        if not self.foresight.congestion:
-            return None
-        return Road(
+    def road(self, now_s: float, keys: TokenKeys) -> Road:
+        """Return the congestion map as of now; only for an outlook that `watches`.
+
+        Parameters
+        ----------
+        now_s : float
+            The time.
+        keys : TokenKeys
+            The tokens of the micro-batch to which it is shown.
+        """
+        road = Road(
             use=self.map.gpus(now_s),
             ahead_s=self.underway.ahead(now_s),
             patience=self.patience.look(self.queue, now_s),
         )
+        if not self.foresight.experts:
+            return road
+        own = self.predictor.expect(keys)
+        return replace(road, experts=self.map.experts(now_s), own=own)

@@ -32,3 +32,19 @@ def excess_ahead(batch: BatchView, early: int) -> float:
     own = np.nan_to_num(batch.experts_s[:early]).sum(axis=0)
     ahead = batch.road.ahead_s[:early].sum(axis=0)
     return max(0.0, float(ahead[own.argmax()] - ahead.mean()))
+
+
+LACKS = 0.5
+"""Experts to expect from which on a micro-batch counts as lacking one."""
+
+
+def swaps_ahead(batch: BatchView, early: int) -> float:
+    """Return for how many seconds others load experts where a micro-batch needs to.
+
+    That is the longest queue of loads at the ports of GPUs on which it should lack
+    experts in its first `early` layers; 0 when nothing is known of its path.
+    """
+    if batch.swap is None:
+        return 0.0
+    lacks = np.nan_to_num(batch.swap.absent[:early]).sum(axis=0) > LACKS
+    return float(batch.swap.backlog_s[lacks].max(initial=0.0))

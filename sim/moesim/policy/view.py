@@ -22,6 +22,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from moesim.policy.road import NOTHING, Road, Swap
 from moesim.spec.placement import Placement
 from moesim.types import Floats, Ids, Ints, Slots
 
@@ -29,8 +30,6 @@ Knowledge = Literal["counts", "present", "predicted", "oracle"]
 PredictorName = Literal["uniform", "global", "by_class", "lookahead", "oracle"]
 Stage = Literal["attention", "experts", "lm_head"]
 Needs = Literal["barrier_local", "global_instant"]
-NOTHING: Floats = np.zeros((0, 0))
-"""What a view holds where there is nothing to show."""
 NOBODY: Ints = np.zeros(0, np.int64)
 
 
@@ -48,10 +47,12 @@ class Foresight:
         Of the ``lookahead`` predictor: how often a token's path in a layer is right.
     look : int
         How many of a rank's waiting requests it wants paths of; 0: none.
-    congestion : bool
-        Whether it wants the congestion map.
+    congestion, experts : bool
+        Whether it wants the congestion map, and its part that knows experts.
     alpha, window_s : float
         The map averages over windows of so many seconds, the last with weight `alpha`.
+    swaps : bool
+        Whether it wants to know of absent experts.
     """
 
     knowledge: Knowledge = "present"
@@ -59,31 +60,10 @@ class Foresight:
     hit_rate: float = 1.0
     look: int = 0
     congestion: bool = False
+    experts: bool = False
     alpha: float = 0.3
     window_s: float = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Road:
-    """How full the road was when a micro-batch was formed.
-
-    It is a picture of that instant and stays as it is while the micro-batch walks.
-
-    Parameters
-    ----------
-    use : (L, G) array of float
-        Share of its time that each GPU spent on the experts of each layer lately, by
-        the passes that have ended.
-    ahead_s : (L, G) array of float
-        Seconds of expert work that micro-batches in flight should still bring, as far
-        as the policy's knowledge goes and as if all moved at the usual pace.
-    patience : float
-        Share of its budget of holding back that feedback leaves the policy.
-    """
-
-    use: Floats
-    ahead_s: Floats
-    patience: float = 1.0
+    swaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +99,8 @@ class BatchView:
         Whether it computes a single token of each, over what is cached.
     road : Road or None
         The congestion map as of its forming, for a policy that asks for it.
+    swap : Swap or None
+        The loading ahead of it as of its forming, for a policy that asks for it.
     """
 
     batch: int
@@ -136,6 +118,7 @@ class BatchView:
     requests: Ints = field(default_factory=lambda: NOBODY)
     decoding: bool = False
     road: Road | None = None
+    swap: Swap | None = None
 
 
 @dataclass(frozen=True, slots=True)

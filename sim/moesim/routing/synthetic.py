@@ -171,7 +171,9 @@ class RushHour(Sizes):
             isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
         )
         if not listed or not pairs:
-            message = f"found {pairs!r:.60}, expected (layer, expert) pairs"
+            example = "a list such as [{layer: 2, expert: 5}]"
+            found = f"found {pairs!r:.60}" if pairs else "found nothing"
+            message = f"{found}, expected {example}: whom the rush passes"
             return [Problem(message, key="hot")]
         problems = []
         for number, (layer, expert) in enumerate(pairs):

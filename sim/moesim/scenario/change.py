@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, get_args
 
+import numpy as np
 from pydantic import BaseModel
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, meant
 from moesim.policy.bundle import policy_parameters
 from moesim.policy.catalogue import POLICIES
 from moesim.policy.place.catalogue import NAMES
 from moesim.policy.rebalance import REBALANCES
 from moesim.routing.catalogue import SOURCES
+from moesim.scenario.memory import drop_idle
 from moesim.scenario.named import GIVEN
 from moesim.scenario.quantities import shown
 from moesim.scenario.read import read_tree
@@ -32,6 +33,7 @@ TAGS = {
     "routing": "name",
     "policy": "name",
     "placement.rebalance": "name",
+    "residency.prefetch": "name",
     "workload.arrivals": "type",
     "workload.input_len": "type",
     "workload.output_len": "type",
@@ -49,9 +51,9 @@ def changed(data: Table, changes: Mapping[str, Any]) -> Table:
     data : dict
         Complete data, short forms written out.
     changes : mapping
-        Dotted keys or shortcuts, and values. A mapping changes the keys it has; None
-        brings back the default. Naming another routing, policy or law drops the old
-        one's parameters; naming the one that is there keeps them.
+        Dotted keys or shortcuts, and values, also NumPy's. A mapping changes the keys
+        it has; None brings back the default. Naming another routing, policy or law drops
+        the old one's parameters; naming the one that is there keeps them.
 
     Raises
     ------
@@ -59,7 +61,7 @@ def changed(data: Table, changes: Mapping[str, Any]) -> Table:
         All keys that a scenario does not have, each with the nearest.
     """
     known = known_keys()
-    leaves = list(_leaves(changes))
+    leaves = list(_leaves(_copy(changes)))
     problems = [_unknown(key, known) for key, _ in leaves if not _is_known(key, known)]
     if problems:
         raise InputError(problems)
@@ -67,6 +69,7 @@ def changed(data: Table, changes: Mapping[str, Any]) -> Table:
     # What names a part comes first: it may drop what the others then set.
     for key, value in sorted(leaves, key=lambda leaf: not _is_tag(leaf[0])):
         _put(result, key, value)
+    drop_idle(result.get("memory"), [key for key, _ in leaves])
     return result
 
 
@@ -148,6 +151,8 @@ def _part_keys(part: str) -> Iterator[str]:
     }
     if part == "policy":
         names = [key for name in POLICIES for key in policy_parameters(name)]
+    elif part == "residency.prefetch":
+        names = ["hit_rate", "lookahead"]
     elif part == "placement.rebalance":
         loops = REBALANCES.values()
         names = [f.name.removesuffix("_s") for loop in loops for f in fields(loop)]
@@ -181,11 +186,9 @@ def _is_tag(key: str) -> bool:
 
 
 def _unknown(key: str, known: list[str]) -> Problem:
-    close = get_close_matches(key, known, 1, 0.6)
     last = key.rpartition(".")[2]
     tails = [name for name in known if name.rpartition(".")[2] == last]
-    near = [*tails[:1], *close][:1]
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = meant(key, tails[:1] or known, 0.0 if tails else 0.6)
     return Problem(f"unknown key {shown(key)}{hint}", key=shown(key)[1:-1])
 
 
@@ -200,9 +203,11 @@ def _put(data: Table, key: str, value: Any) -> None:
         return
     if TAGS.get(part) == last and table.get(last) != value:
         table.clear()
-    table[name] = _copy(value)
+    table[name] = value
     if part == "placement":
         _drop_idle(table, last)
+    if key == "residency.hbm_experts" and value != "auto":
+        table.pop("threshold", None)
 
 
 def _drop_idle(placement: Table, changed_key: str) -> None:
@@ -221,6 +226,9 @@ def _drop_idle(placement: Table, changed_key: str) -> None:
 
 
 def _copy(value: Any) -> Any:
+    """Return a copy of plain data; NumPy's scalars and arrays become plain too."""
+    if isinstance(value, np.generic | np.ndarray):
+        return _copy(value.tolist())
     if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
+        return {_copy(key): _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list | tuple) else value

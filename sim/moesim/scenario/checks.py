@@ -4,14 +4,15 @@ A check that reads a place already known to be wrong is skipped, so one mistake 
 once and the others still come with it.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 
 from moesim.engine.assemble.counted import refusal
 from moesim.errors import InputError, Problem
 from moesim.policy.steer import gate_refusal
 from moesim.routing.catalogue import SOURCES
+from moesim.scenario.check import Check
+from moesim.scenario.memory import check_reserve, memory_of
 from moesim.scenario.named import keys_fit
 from moesim.scenario.pieces import (
     arrivals_of,
@@ -25,8 +26,14 @@ from moesim.scenario.pieces import (
 )
 from moesim.scenario.rebalance import rebalance_of
 from moesim.scenario.report import about_key, located
+from moesim.scenario.residency import residency_fits
 from moesim.scenario.schema import Sections
-from moesim.scenario.system import fitting_keys, left_for_pilot, system_of
+from moesim.scenario.system import (
+    fitting_keys,
+    left_for_pilot,
+    placed_system,
+    system_of,
+)
 from moesim.scenario.tree import Location, Tree, dotted
 from moesim.spec.hardware import load_gpu
 from moesim.workload.arrivals import TraceArrivals
@@ -36,29 +43,6 @@ COLUMNS = {"input_len": "input_tokens", "output_len": "output_tokens"}
 """What each law of lengths takes from a trace."""
 MOST_GPUS = 4096
 """GPUs of one instance: what is kept of each pair of them must fit into memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Something to make or to compare.
-
-    Parameters
-    ----------
-    at : Location
-        Where its problems are shown; their keys are relative to it.
-    run : callable
-        Raises `InputError` when the scenario is wrong.
-    reads : tuple of Location
-        What else it depends on: it is skipped when that is wrong.
-    tells : tuple of str
-        Problems whose dotted key begins with one of these name the places in `reads`,
-        with their lines; default all.
-    """
-
-    at: Location
-    run: Callable[[Sections], object]
-    reads: tuple[Location, ...] = ()
-    tells: tuple[str, ...] = ("",)
 
 
 def problems_in(
@@ -180,7 +164,7 @@ def _whole_prompts(sections: Sections) -> None:
 
 def _counts_suffice(sections: Sections) -> None:
     if sections.routing.get("draw") == "counts":
-        reason = refusal(policy_of(sections))
+        reason = refusal(policy_of(sections), sections.kernels.shared_experts)
         if reason:
             raise _refused(f"counts do not suffice: {reason}", "draw")
 
@@ -196,15 +180,29 @@ def _can_change_choices(sections: Sections) -> None:
             )
 
 
+def _stretches(sections: Sections) -> None:
+    if sections.memory is not None:
+        serving = serving_of(sections, system_of(sections))
+        check_reserve(serving.memory, serving.kv_blocks * serving.block_size)
+
+
 def _stage_width(sections: Sections) -> None:
     if sections.serving.stage_width and sections.serving.coupling != "lockstep":
         raise _refused("does nothing unless serving.coupling is lockstep")
 
 
 def _shared_experts(sections: Sections) -> None:
-    overlapped = sections.kernels.shared_experts == "overlapped"
-    if overlapped and not model_of(sections).shared_width:
+    kind = sections.kernels.shared_experts
+    if kind != "before" and not model_of(sections).shared_width:
         raise _refused("does nothing: the model has no shared experts")
+    if kind not in ("fused", "waterfill"):
+        return
+    if sections.placement.rebalance is not None:
+        said = "placement.rebalance moves experts from slot to slot"
+        raise _refused(f"{kind} is not simulated where {said}")
+    if sections.residency is not None:
+        said = "residency has experts outside device memory"
+        raise _refused(f"{kind} is not simulated where {said}")
 
 
 def _attention(sections: Sections) -> None:
@@ -226,7 +224,9 @@ _ARRIVALS, _PROMPTS = ("workload", "arrivals"), ("workload", "num_prompts")
 _INPUT, _OUTPUT = ("workload", "input_len"), ("workload", "output_len")
 _NODES, _GPUS = ("cluster", "nodes"), ("cluster", "gpus_per_node")
 _MODEL, _ROUTING, _PLACEMENT = ("model",), ("routing",), ("placement",)
-_REBALANCE = ("placement", "rebalance")
+_REBALANCE, _RESIDENCY = ("placement", "rebalance"), ("residency",)
+_SHARED = ("kernels", "shared_experts")
+_SERVING, _MEMORY = ("serving",), ("memory",)
 _OF_LOG = (_MODEL, _PROMPTS, _ROUTING)
 
 CHECKS: tuple[Check, ...] = (
@@ -247,23 +247,31 @@ CHECKS: tuple[Check, ...] = (
         (_MODEL,),
         ("routing.hot.", "routing.path"),
     ),
-    Check(_ROUTING, _counts_suffice, (("policy",), ("serving", "replica"), _REBALANCE)),
+    Check(
+        _ROUTING,
+        _counts_suffice,
+        (("policy",), ("serving", "replica"), _REBALANCE, _SHARED),
+    ),
     Check(_ARRIVALS, _enough_arrivals, (_PROMPTS,)),
     Check(_INPUT, partial(_enough_lengths, key="input_len"), (_PROMPTS,)),
     Check(_OUTPUT, partial(_enough_lengths, key="output_len"), (_PROMPTS,)),
     Check(_INPUT, partial(_enough_sequences, key="input_len"), _OF_LOG),
     Check(_OUTPUT, partial(_enough_sequences, key="output_len"), _OF_LOG),
     Check(_PLACEMENT, fitting_keys),
-    Check(_PLACEMENT, system_of, (_MODEL, _GPUS, _NODES, ("cluster", "gpu"))),
+    Check(_PLACEMENT, placed_system, (_MODEL, _GPUS, _NODES, ("cluster", "gpu"))),
+    Check(_RESIDENCY, system_of, (_MODEL, _PLACEMENT, ("precision",), ("cluster",))),
+    Check(_RESIDENCY, residency_fits, (("policy",), _SERVING, _REBALANCE)),
     Check(_PLACEMENT, left_for_pilot, _OF_LOG),
+    Check(_MEMORY, memory_of, (_RESIDENCY,)),
     Check(
-        ("serving",),
+        _SERVING,
         lambda s: serving_of(s, system_of(s)),
-        (_MODEL, _PLACEMENT, ("precision",), ("cluster",)),
+        (_MODEL, _PLACEMENT, ("precision",), ("cluster",), _MEMORY, _RESIDENCY),
     ),
+    Check(_MEMORY, _stretches, (_SERVING, _MODEL, ("cluster",))),
     Check(("policy",), _can_change_choices, (_MODEL, _ROUTING, _REBALANCE)),
     Check(("serving", "stage_width"), _stage_width, (("serving", "coupling"),)),
-    Check(("kernels", "shared_experts"), _shared_experts, (_MODEL,)),
+    Check(_SHARED, _shared_experts, (_MODEL, _REBALANCE, _RESIDENCY)),
     Check(
         ("kernels", "attention"),
         _attention,

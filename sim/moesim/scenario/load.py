@@ -11,22 +11,23 @@ from typing import Any, Self
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, file_meant
 from moesim.policy.catalogue import POLICIES
 from moesim.policy.place.catalogue import PILOT_TOKENS
 from moesim.policy.rebalance import REBALANCES
 from moesim.routing.catalogue import SOURCES
 from moesim.scenario.change import changed
 from moesim.scenario.checks import problems_in
+from moesim.scenario.memory import filled
 from moesim.scenario.named import GIVEN
-from moesim.scenario.quantities import budget, seconds_text, sibling_hint
+from moesim.scenario.quantities import budget, seconds_text
 from moesim.scenario.read import SIZE_LIMIT, read_tree
 from moesim.scenario.report import doubtful, places_of, problems_of
 from moesim.scenario.schema import Sections, Table
 from moesim.scenario.shorthand import written_out
 from moesim.scenario.system import measures_a_pilot
 from moesim.scenario.tree import Location, Tree
-from moesim.spec.files import read_text
+from moesim.spec.files import path_of, read_text, type_shown
 from moesim.workload.arrivals import ARRIVALS
 from moesim.workload.lengths import LENGTHS
 
@@ -70,6 +71,9 @@ class Scenario(Sections):
         InputError
             A key or a value cannot be used.
         """
+        if changes is not None and not isinstance(changes, Mapping):
+            message = f"dotted keys and values are expected; got {type_shown(changes)}"
+            raise InputError([Problem(message)])
         data = changed(self.resolved(), {**(changes or {}), **more})
         return parse(Tree(written_out(data, Path.cwd(), self.name)))
 
@@ -99,11 +103,11 @@ def load(path: Path | str) -> Scenario:
     InputError
         The file cannot be read, or is wrong: every mistake, with its line.
     """
-    place = Path(path)
+    place = path_of(path, "the path of a scenario file")
     try:
         text = read_text(place, SIZE_LIMIT)
     except InputError as error:
-        hint = sibling_hint(place)
+        hint = file_meant(place)
         found = [replace(p, message=f"{p.message}{hint}") for p in error.problems]
         raise InputError(found) from None
     return load_text(text, str(path), place.parent.absolute(), place.stem)
@@ -123,6 +127,9 @@ def load_text(
     name : str
         The scenario's name if it gives none.
     """
+    if not isinstance(text, str):
+        message = f"a scenario as YAML text is expected; got {type_shown(text)}"
+        raise InputError([Problem(message)])
     tree = read_tree(text, where)
     data = written_out(tree.data, base or Path.cwd(), name)
     return parse(
@@ -191,6 +198,8 @@ def _filled(sections: Sections) -> Table:
     data["policy"] = _with_defaults(data["policy"], "name", POLICIES)
     if measures_a_pilot(sections):
         data["placement"] = {"tokens": PILOT_TOKENS} | data["placement"]
+    if sections.memory is not None:
+        data["memory"] = filled(sections.memory)
     if sections.placement.rebalance is not None:
         loop = _with_defaults(data["placement"]["rebalance"], "name", REBALANCES)
         data["placement"]["rebalance"] = loop

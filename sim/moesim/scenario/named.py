@@ -6,10 +6,9 @@ been checked.
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
-from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, meant
 from moesim.policy.catalogue import POLICIES
 from moesim.scenario.quantities import budget, shown
 from moesim.scenario.schema import Table
@@ -77,11 +76,8 @@ def none_of(name: object, known: list[str]) -> str:
     """Return the text of an error about a name that is none of the known ones."""
     if name is None:
         return f"a name is missing: one of {', '.join(known)}"
-    close = get_close_matches(str(name), known, 1, 0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return (
-        f"{shown(name)} is not one of {', '.join(known) or 'any: it takes none'}{hint}"
-    )
+    names = ", ".join(known) or "any: it takes none"
+    return f"{shown(name)} is not one of {names}{meant(name, known)}"
 
 
 def policy_problems(name: str, table: Table) -> list[Problem]:

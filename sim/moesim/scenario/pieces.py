@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from moesim.cost.memory import kv_capacity_blocks
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, file_meant
 from moesim.policy.bundle import Policy, Setting, make_policy
 from moesim.policy.catalogue import POLICIES
 from moesim.routing.catalogue import SOURCES
 from moesim.routing.source import RoutingSource
+from moesim.scenario.memory import memory_of
 from moesim.scenario.named import make, none_of, policy_problems
-from moesim.scenario.quantities import expanded, shown, sibling_hint
+from moesim.scenario.quantities import expanded, shown
 from moesim.scenario.rebalance import rebalance_of, set_aside
 from moesim.scenario.schema import Sections, Table
 from moesim.spec.catalogue import load_model
@@ -41,8 +42,11 @@ def topology_of(scenario: Sections) -> Topology:
     section = scenario.cluster
     count = section.nodes * section.gpus_per_node
     speed = tuple(section.speed.get(number, 1.0) for number in range(count))
+    gpu = load_gpu(section.gpu)
+    if section.host_bandwidth is not None:
+        gpu = replace(gpu, host_bandwidth=section.host_bandwidth)
     return Topology(
-        load_gpu(section.gpu),
+        gpu,
         section.nodes,
         section.gpus_per_node,
         speed if section.speed else (),
@@ -126,8 +130,9 @@ def setting_of(scenario: Sections) -> Setting:
 def serving_of(scenario: Sections, system: System) -> ServingSpec:
     """Return the batching limits, with a KV pool as large as memory allows."""
     section = scenario.serving
-    names = {item.name for item in fields(ServingSpec)} - {"kv_blocks"}
-    serving = ServingSpec(**section.model_dump(include=names))
+    names = {item.name for item in fields(ServingSpec)} - {"kv_blocks", "memory"}
+    limits = section.model_dump(include=names)
+    serving = ServingSpec(**limits, memory=memory_of(scenario))
     most = kv_capacity_blocks(
         system,
         serving,
@@ -177,7 +182,7 @@ def _expand(table: Table) -> None:
         return
     path = _expanded(table["path"], "path")
     if not os.path.exists(path):
-        message = f"there is no file {shown(path)}{sibling_hint(Path(path))}"
+        message = f"there is no file {shown(path)}{file_meant(Path(path))}"
         raise InputError([Problem(message, key="path")])
     table["path"] = path
 

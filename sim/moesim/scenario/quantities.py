@@ -3,14 +3,23 @@
 import os
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
+from decimal import Decimal
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from moesim.units import parse_count, parse_duration, parse_number
+from moesim.engine.clock import LONGEST_S
+from moesim.errors import shown as written
+from moesim.units import (
+    parse_bandwidth,
+    parse_bytes,
+    parse_count,
+    parse_duration,
+    parse_flops,
+    parse_number,
+)
 
 LONGEST_TOKENS = 10_000_000
 """Tokens of the longest sequence or budget that is believed."""
@@ -28,8 +37,7 @@ def shown(value: object) -> str:
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, bool):
         return str(value).lower()
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return written(value)
 
 
 def _read(expected: str, read: Callable[[Any], Any]) -> BeforeValidator:
@@ -66,6 +74,23 @@ def _name(value: object) -> str:
     return text
 
 
+def parse_tokens(value: object) -> int:
+    """Return a number of tokens, read as vLLM reads it; else raise `ValueError`.
+
+    A capital letter counts in powers of 1024, a small one in powers of 1000
+    (``human_readable_int`` in vLLM's argument parser).
+
+    >>> parse_tokens("8K"), parse_tokens("8k"), parse_tokens(8192), parse_tokens("1M")
+    (8192, 8000, 8192, 1048576)
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if text[-1:] in ("K", "M"):
+        return parse_count(text[:-1]) * 2 ** (10 if text[-1] == "K" else 20)
+    if text[-1:] == "m":
+        return parse_count(f"{text[:-1]}M")
+    return parse_count(value)
+
+
 def budget(value: object) -> float:
     """Return seconds, which may be infinite; else raise `ValueError`."""
     return inf if value in ("inf", inf) else parse_duration(value)
@@ -74,6 +99,19 @@ def budget(value: object) -> float:
 def seconds_text(seconds: float) -> str:
     """Return a duration as text that parses to exactly the same number."""
     return "inf" if seconds == inf else f"{seconds!r} s"
+
+
+def bytes_text(count: float) -> str:
+    """Return an amount of memory as text that parses to exactly the same number.
+
+    >>> bytes_text(4 * 2**30), bytes_text(5e8)
+    ('4 GiB', '500000000 B')
+    """
+    whole = int(count)
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if whole and whole == count and not whole % size:
+            return f"{whole // size} {unit}"
+    return f"{whole if whole == count else repr(count)} B"
 
 
 def anchored(text: str, base: Path) -> str:
@@ -106,27 +144,39 @@ def expanded(text: str) -> Path:
     return Path(_VARIABLE.sub(lambda match: os.environ[match[1]], text))
 
 
-def sibling_hint(place: Path) -> str:
-    """Return a hint at the file that was meant when there is none at `place`."""
-    try:
-        names = [] if place.exists() else sorted(p.name for p in place.parent.iterdir())
-    except (OSError, ValueError):
-        names = []
-    close = get_close_matches(place.name, names, 1, 0.6)
-    return f"; did you mean {shown(close[0])}?" if close else ""
-
-
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_name)]
 Whole = Annotated[int, _read("a whole number", parse_count)]
 Count = Annotated[Whole, Field(ge=1, le=10**9)]
-Tokens = Annotated[Whole, Field(ge=1, le=LONGEST_TOKENS)]
+Tokens = Annotated[
+    int,
+    _read("a number of tokens", parse_tokens),
+    Field(ge=1, le=LONGEST_TOKENS),
+]
 Number = Annotated[float, _read("a number", parse_number)]
 Amount = Annotated[Number, Field(ge=0, le=1e12)]
 Share = Annotated[Number, Field(ge=0, le=1)]
+Bytes = Annotated[
+    float,
+    _read("an amount of memory such as '4 GiB'", parse_bytes),
+    PlainSerializer(bytes_text),
+]
+Bandwidth = Annotated[
+    float,
+    _read("a bandwidth such as '25 GB/s'", parse_bandwidth),
+    Field(gt=0, le=1e18),
+    PlainSerializer(lambda value: f"{value!r} B/s"),
+]
+Flops = Annotated[
+    float,
+    _read("an arithmetic speed such as '4 TFLOPS'", parse_flops),
+    Field(gt=0, le=1e18),
+    PlainSerializer(lambda value: f"{Decimal(repr(value)).scaleb(-12)} TFLOPS"),
+]
 Seconds = Annotated[
     float,
     _read("a duration such as '5 ms'", parse_duration),
+    Field(le=LONGEST_S),
     PlainSerializer(seconds_text),
 ]

@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from moesim.cost.relocation import staging_bytes
+from moesim.engine.clock import LONGEST_S
 from moesim.errors import InputError, Problem
 from moesim.policy.rebalance import REBALANCES, Rebalance, Still
 from moesim.scenario.named import none_of
@@ -70,7 +71,10 @@ def _read(value: object, field: str, kind: Any) -> Any:
         reader, expected = parse_duration, "a duration such as '5 ms'"
     if value is None or isinstance(value, dict | list):
         raise ValueError(f"{expected} is expected; got {shown(value)}")
-    return reader(value)
+    number = reader(value)
+    if field.endswith("_s") and number > LONGEST_S:
+        raise ValueError(f"at most {LONGEST_S:g} s are expected; got {shown(value)}")
+    return number
 
 
 def set_aside(scenario: Sections, system: System) -> float:

@@ -1,11 +1,10 @@
 """From a validator's complaints to problems that name the place and the nearest name."""
 
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, closest, meant
 from moesim.scenario.change import known_keys
 from moesim.scenario.quantities import shown
 from moesim.scenario.schema import Choice, Sections
@@ -37,20 +36,14 @@ def doubtful(error: ValidationError) -> list[Location]:
         at = _place(item)
         places.append(at)
         if item["type"] == "extra_forbidden":
-            meant = get_close_matches(str(at[-1]), _fields_at(at[:-1]), 1, 0.6)
-            places += [(*at[:-1], name) for name in meant]
+            near = closest(at[-1], _fields_at(at[:-1]))
+            places += [(*at[:-1], name) for name in near]
     return places
 
 
 def about_key(problem: Problem) -> bool:
     """Return whether a problem is with a key itself, not with its value."""
     return "unknown key" in problem.message
-
-
-def nearest(name: object, known: list[str]) -> str:
-    """Return a hint at the name that was probably meant, or nothing."""
-    close = get_close_matches(str(name), known, 1, 0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _inside(problem: Problem, at: Location, tree: Tree) -> Problem:
@@ -82,7 +75,7 @@ def _problem(item: Any, tree: Tree) -> Problem:
 
 def _unknown_key(at: Location) -> str:
     known = _fields_at(at[:-1])
-    hint = nearest(at[-1], known)
+    hint = meant(at[-1], known)
     if not hint:
         same = [key for key in known_keys() if key.rpartition(".")[2] == at[-1]]
         hint = f"; did you mean {same[0]!r}?" if same else ""
@@ -94,7 +87,7 @@ def _message(kind: str, item: Any, found: object) -> str:
     if kind == "value_error":
         text = item["ctx"]["error"].args[0]
         if isinstance(text, Choice):
-            return f"{text}{nearest(found, list(text.names))}"
+            return f"{text}{meant(found, text.names)}"
         return str(text)
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"a mapping of keys is expected; got {shown(found)}"

@@ -6,16 +6,32 @@ here; `moesim.scenario.pieces` builds and thereby checks them.
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from moesim.policy.compose import ASSIGNS
 from moesim.policy.dispatch import DISPATCHES
 from moesim.policy.place.catalogue import NAMES
 from moesim.policy.rebalance import REBALANCES
+from moesim.scenario.copies import (
+    PREFETCHES,
+    THRESHOLD,
+    Copies,
+    HostCopies,
+    Pinned,
+)
 from moesim.scenario.quantities import (
     Amount,
+    Bandwidth,
+    Bytes,
     Count,
     Flag,
+    Flops,
     Name,
     Number,
     Seconds,
@@ -26,6 +42,8 @@ from moesim.scenario.quantities import (
     shown,
 )
 from moesim.scenario.shorthand import PRECISIONS, SLOS
+from moesim.spec.memory import Allocator, OverCapacity, Preemption, Reserve
+from moesim.spec.residency import CacheName, OnMiss, PrefetchName, Scope
 from moesim.spec.serving import Coupling, EngineChoice, Mode, Padding
 from moesim.spec.system import (
     BYTES,
@@ -38,7 +56,7 @@ from moesim.units import parse_count
 
 Table = dict[str, Any]
 Natural = Annotated[Whole, Field(ge=0, le=10**12)]
-Speed = Annotated[Number, Field(gt=0, le=10)]
+Speed = Annotated[Number, Field(ge=1e-3, le=10)]
 
 
 def one_of(names: tuple[str, ...]) -> BeforeValidator:
@@ -99,6 +117,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
+class HostSection(Section):
+    """Each node's host, as far as experts that are not in device memory need it."""
+
+    memory_bandwidth: Bandwidth | None = None
+    flops: Flops | None = None
+    nvme_bandwidth: Bandwidth | None = None
+    memory: Annotated[Bytes, Field(gt=0, le=1e18)] | None = None
+
+
 class Cluster(Section):
     """Nodes of GPUs, and how many of them share one rank's attention."""
 
@@ -107,6 +134,8 @@ class Cluster(Section):
     gpus_per_node: Annotated[Count, Field(le=1024)] = 8
     tensor_parallel: Count = 1
     speed: dict[Natural, Speed] = {}
+    host_bandwidth: Bandwidth | None = None
+    host: HostSection | None = None
 
 
 class Formats(Section):
@@ -136,6 +165,42 @@ class PlacementSection(Section):
     path: Text | None = None
     tokens: Annotated[Count, Field(le=10**6)] | None = None
     rebalance: Annotated[Table, not_a_word(tuple(REBALANCES))] | None = None
+
+
+class PrefetchSection(Section):
+    """Who guesses which experts will be needed."""
+
+    name: Annotated[PrefetchName, one_of(get_args(PrefetchName))] = "none"
+    hit_rate: Share | None = None
+    lookahead: Annotated[Natural, Field(le=10_000)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, data: Any) -> Any:
+        """Return the data with the defaults of what its name takes."""
+        taken = PREFETCHES.get(str(data.get("name"))) if type(data) is dict else None
+        return {**taken, **data} if taken else data
+
+
+class ResidencySection(Section):
+    """Which experts stay in device memory, and how others come in."""
+
+    hbm_experts: Copies = "auto"
+    threshold: Annotated[Number, Field(gt=0, le=1)] | None = None
+    scope: Annotated[Scope, one_of(get_args(Scope))] = "layer"
+    cache: Annotated[CacheName, one_of(get_args(CacheName))] = "lru"
+    pinned: Pinned = []
+    on_miss: Annotated[OnMiss, one_of(get_args(OnMiss))] = "load"
+    prefetch: PrefetchSection = PrefetchSection()
+    sync: Seconds = 0.0
+    host_experts: HostCopies = "all"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, data: Any) -> Any:
+        """Return the data with the threshold that ``auto`` takes."""
+        by_threshold = type(data) is dict and data.get("hbm_experts", "auto") == "auto"
+        return {"threshold": THRESHOLD, **data} if by_threshold else data
 
 
 class PhasesSection(Section):
@@ -176,6 +241,18 @@ class ServingSection(Section):
     replica: Annotated[str, one_of(tuple(DISPATCHES))] = "round_robin"
 
 
+class MemorySection(Section):
+    """Memory while serving: blocks, swapping, full GPUs."""
+
+    kv_allocator: Annotated[Allocator, one_of(get_args(Allocator))] = "paged"
+    reserve: Annotated[Reserve, one_of(get_args(Reserve))] | None = None
+    max_model_len: Tokens | None = None
+    preemption: Annotated[Preemption, one_of(get_args(Preemption))] = "recompute"
+    swap_space: Annotated[Bytes, Field(le=1e15)] | None = None
+    over_capacity: Annotated[OverCapacity, one_of(get_args(OverCapacity))] = "wait"
+    capacity: Annotated[Number, Field(gt=0, le=1)] = 1.0
+
+
 class Limits(Section):
     """What a request must keep to count as good."""
 
@@ -200,6 +277,8 @@ class Sections(Section):
     routing: Table
     workload: WorkloadSection
     serving: ServingSection = ServingSection()
+    residency: ResidencySection | None = None
+    memory: MemorySection | None = None
     policy: Table = {"name": "fifo"}
     slo: Annotated[Limits, not_a_word(tuple(SLOS))] = Limits()
     warmup: Seconds = 0.0

@@ -5,8 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from moesim.scenario.quantities import anchored
-from moesim.units import parse_count
+from moesim.scenario.quantities import anchored, parse_tokens
 
 PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "bf16": {},
@@ -55,6 +54,9 @@ def written_out(data: Any, base: Path, name: str) -> Any:
         data["workload"] = _workload(data["workload"], base)
     _anchor(data.get("routing"), base)
     _anchor(data.get("placement"), base)
+    if isinstance(data.get("residency"), dict) and "prefetch" in data["residency"]:
+        guess = _tagged("name")(data["residency"]["prefetch"])
+        data["residency"] = data["residency"] | {"prefetch": guess}
     if isinstance(data.get("placement"), dict) and "rebalance" in data["placement"]:
         loop = _tagged("name")(data["placement"]["rebalance"])
         data["placement"] = data["placement"] | {"rebalance": loop}
@@ -101,9 +103,9 @@ def _length(value: Any, arrivals: Any) -> Any:
 
 
 def _count(value: object) -> object:
-    """Return ``2K`` or ``1e3`` as a whole number; what is none stays to be refused."""
+    """Return ``2K`` or ``1e3`` as so many tokens; what is none stays to be refused."""
     try:
-        return parse_count(value)
+        return parse_tokens(value)
     except ValueError:
         return value
 

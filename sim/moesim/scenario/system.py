@@ -4,6 +4,10 @@ Every maker raises `InputError`; keys in its problems are relative to the sectio
 makes.
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from moesim.errors import InputError, Problem
 from moesim.policy.place.affinity import affinity, transitions
 from moesim.policy.place.catalogue import (
@@ -23,12 +27,28 @@ from moesim.scenario.pieces import (
     topology_of,
     workload_of,
 )
+from moesim.scenario.residency import needs_popularity, residency_of
 from moesim.scenario.schema import Sections
 from moesim.spec.model import ModelSpec
 from moesim.spec.placement import PLACEMENTS, Placement, contiguous
 from moesim.spec.system import Precision, System
 from moesim.spec.topology import Topology
 from moesim.types import Floats, Ids
+
+
+def placed_system(scenario: Sections, seed: int | None = None) -> System:
+    """Return the system with all experts in device memory; the rest as `system_of`."""
+    return System(
+        model=model_of(scenario),
+        topology=topology_of(scenario),
+        placement=placement_of(scenario, seed),
+        precision=Precision(**scenario.precision.model_dump()),
+        dispatch=scenario.kernels.dispatch,
+        experts=scenario.kernels.experts,
+        shared_experts=scenario.kernels.shared_experts,
+        attention=scenario.kernels.attention,
+        tensor_parallel=scenario.cluster.tensor_parallel,
+    )
 
 
 def system_of(scenario: Sections, seed: int | None = None) -> System:
@@ -43,17 +63,13 @@ def system_of(scenario: Sections, seed: int | None = None) -> System:
         where loads decide, a placement of as many slots stands in, which is all that
         memory depends on.
     """
-    return System(
-        model=model_of(scenario),
-        topology=topology_of(scenario),
-        placement=placement_of(scenario, seed),
-        precision=Precision(**scenario.precision.model_dump()),
-        dispatch=scenario.kernels.dispatch,
-        experts=scenario.kernels.experts,
-        shared_experts=scenario.kernels.shared_experts,
-        attention=scenario.kernels.attention,
-        tensor_parallel=scenario.cluster.tensor_parallel,
-    )
+    system = placed_system(scenario, seed)
+    popularity = np.zeros((0, 0))
+    if seed is not None and needs_popularity(scenario):
+        ids = _pilot(scenario, system.model, seed)
+        popularity = count(ids, system.model.experts).astype(float)
+    spec = residency_of(scenario, system, seed or 0, popularity)
+    return replace(system, residency=spec) if spec else system
 
 
 def placement_of(scenario: Sections, seed: int | None = None) -> Placement:
@@ -110,7 +126,8 @@ def measures_a_pilot(scenario: Sections) -> bool:
 
 def left_for_pilot(scenario: Sections) -> None:
     """Raise `InputError` if a pilot is to be taken of a log that is used up."""
-    if measures_a_pilot(scenario) and scenario.routing["name"] == "log":
+    measures = measures_a_pilot(scenario) or needs_popularity(scenario)
+    if measures and scenario.routing["name"] == "log":
         source = source_of(scenario, model_of(scenario), scenario.seed)
         used = scenario.workload.num_prompts
         recorded_pilot(sequence_lengths(source), used, tokens=1)

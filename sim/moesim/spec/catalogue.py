@@ -1,17 +1,16 @@
 """Models by name: packaged presets, and any ``config.json`` by its path."""
 
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, meant, shown
 from moesim.spec.huggingface import read_config
 from moesim.spec.model import AttentionSpec, ModelSpec
-from moesim.units import parse_count, shown
+from moesim.units import parse_count
 
 
 def load_model(name_or_path: str) -> ModelSpec:
@@ -38,10 +37,9 @@ def load_model(name_or_path: str) -> ModelSpec:
     names = model_names()
     if name_or_path in names:
         return _load_preset(name_or_path)
-    near = get_close_matches(name_or_path.lower(), names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = meant(name_or_path.lower(), names, 0.4)
     raise InputError(
-        f"no model {shown(name_or_path)}; {hint}known: {', '.join(names)},"
+        f"no model {shown(name_or_path)}{hint}; known: {', '.join(names)},"
         " or the path of a Hugging Face config.json"
     )
 

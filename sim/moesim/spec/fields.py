@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from moesim.errors import InputError, Problem
-from moesim.units import shown
+from moesim.errors import InputError, Problem, meant, shown
 
 MISSING = object()
 
@@ -96,5 +94,4 @@ class Fields:
             raise InputError(self.problems)
 
     def _near(self, key: str) -> str:
-        near = get_close_matches(key, map(str, self.table), n=1, cutoff=0.8)
-        return f"; is {shown(near[0])} meant?" if near else ""
+        return meant(key, map(str, self.table), 0.8)

@@ -10,8 +10,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NoReturn
 
-from moesim.errors import InputError, Problem
-from moesim.units import shown
+from moesim.errors import InputError, Problem, shown
 
 CONFIG_BYTES = 2**20
 """The largest config.json that is read; published ones have 0.5 to 5 kB."""
@@ -45,6 +44,30 @@ def read_text(path: Path, most_bytes: int) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         _refuse(where, f"is not UTF-8 text (byte {error.start})")
+
+
+def path_of(given: object, expected: str) -> Path:
+    """Return the path that somebody gave where `expected` is wanted.
+
+    Raises
+    ------
+    InputError
+        It is neither text nor a path.
+    """
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    raise InputError([Problem(f"{expected} is expected; got {type_shown(given)}")])
+
+
+def type_shown(value: object) -> str:
+    """Return what kind of thing a value is, for a message.
+
+    >>> type_shown(None), type_shown({}), type_shown(3.5)
+    ('nothing', 'a dict', 'a float')
+    """
+    name = type(value).__name__
+    article = "an" if name[:1].lower() in "aeiou" else "a"
+    return "nothing" if value is None else f"{article} {name}"
 
 
 def place(path: Path) -> str:

@@ -1,12 +1,11 @@
 """A GPU: its peak rates, and the share of them that measured kernels reach."""
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from moesim.errors import InputError
+from moesim.errors import InputError, meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,9 @@ def load_gpu(name: str) -> GpuSpec:
     gpus = _presets()
     if name not in gpus:
         asked = str(name).lower()
-        near = [known for known in gpus if known.startswith(asked)]
-        near = near or get_close_matches(asked, gpus, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"no GPU {name!r}; {hint}known: {', '.join(gpus)}")
+        longer = [known for known in gpus if known.startswith(asked)]
+        hint = meant(asked, longer[:1] or gpus, 0.0 if longer else 0.4)
+        raise InputError(f"no GPU {name!r}{hint}; known: {', '.join(gpus)}")
     return GpuSpec(name=name, **gpus[name])
 
 

@@ -6,11 +6,10 @@ a known one (`moesim.spec.architectures`), and every missing or wrong key is rep
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, meant, shown
 from moesim.spec.architectures import (
     ARCHITECTURES,
     FAMILIES,
@@ -21,7 +20,6 @@ from moesim.spec.architectures import (
 from moesim.spec.fields import MISSING, Fields
 from moesim.spec.files import place, read_json
 from moesim.spec.model import ModelSpec
-from moesim.units import shown
 
 _EXPERTS = 2**16
 
@@ -89,9 +87,8 @@ def _unsupported(kind: object) -> str:
         return f"missing, so the architecture is unknown; supported: {known}"
     if kind in REFUSED:
         return f"{kind} is not supported: {REFUSED[kind]}"
-    near = get_close_matches(kind, FAMILIES, n=1, cutoff=0.8)
-    hint = f"is {near[0]!r} meant? " if near else ""
-    return f"{shown(kind)} is not supported; {hint}supported: {known}"
+    found = f"{shown(kind)} is not supported{meant(kind, FAMILIES, 0.8)}"
+    return f"{found}; supported: {known}"
 
 
 def _build(fields: Fields, family: Family, name: str) -> ModelSpec:

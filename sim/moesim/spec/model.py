@@ -126,6 +126,11 @@ class ModelSpec:
         bias = 2 * self.expert_width + self.hidden if self.expert_bias else 0
         return 3 * self.hidden * self.expert_width + bias
 
+    @property
+    def shared_parameters(self) -> int:
+        """Parameters of the shared experts of one layer: three matrices."""
+        return 3 * self.hidden * self.shared_width
+
     def misfits(self) -> list[str]:
         """Return what in this shape contradicts itself, in sentences."""
         attention, members = self.attention, self.experts // self.groups

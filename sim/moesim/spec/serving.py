@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from moesim.spec.memory import MemorySpec
+
 Mode = Literal["continuous", "prefill_only", "static"]
 Coupling = Literal["queued", "lockstep"]
 EngineChoice = Literal["auto", "event", "array"]
@@ -34,6 +36,9 @@ class ServingSpec:
     padding : {"none", "masked", "routed"}
         Ranks are padded to the largest one: not at all; with rows that load no expert;
         or with rows that all go to the first experts (a known fault).
+    memory : MemorySpec or None
+        Rules of memory, watched pass by pass; without them blocks are paged, preemption
+        recomputes, and nothing waits for activations.
     """
 
     mode: Mode = "continuous"
@@ -46,3 +51,4 @@ class ServingSpec:
     coupling: Coupling = "queued"
     engine: EngineChoice = "auto"
     padding: Padding = "masked"
+    memory: MemorySpec | None = None

@@ -1,4 +1,4 @@
-"""The table of a study: every comparison at every point, with intervals and verdicts.
+"""The table of a study: every comparison or measure at every point, with intervals.
 
 Verdicts are Holm-corrected within a point: over its policies and metrics.
 """
@@ -12,7 +12,9 @@ from moesim.measure.encode import as_csv
 from moesim.measure.folder import make_folders, readable_errors, refusal, sibling
 from moesim.replicate import Progress, share, silent
 from moesim.simulate import compare
-from moesim.study.read import Point, Study
+from moesim.study.caches import cache_rows
+from moesim.study.measure import measured
+from moesim.study.parts import Measure, Point, Study
 
 DIGITS = 6
 """Digits of a number in the table: more than any interval deserves."""
@@ -35,28 +37,45 @@ def run_study(
     Returns
     -------
     list of dict
-        ``study``, ``comparison``, a column for each key of a grid, ``policy``,
-        ``baseline`` (whom it is compared with), ``metric``, ``baseline_value`` and
-        ``value`` (means over replications), ``relative`` (mean paired difference as a
-        share of the baseline's value), ``low`` and ``high`` (its interval),
-        ``verdict``, ``replications``.
+        Of comparisons ``study``, ``comparison``, a column for each key of a grid,
+        ``policy``, ``baseline`` (whom it is compared with), ``metric``,
+        ``baseline_value`` and ``value`` (means over replications), ``relative`` (mean
+        paired difference as a share of the baseline's value), ``low`` and ``high`` (its
+        interval), ``verdict``, ``replications``. Of measures ``study``, ``measure``,
+        the grid, ``metric``, ``value`` (mean over replications), ``low`` and ``high``
+        (its interval), ``closed_form``, ``deviation`` (of the value, as a share of
+        that), ``replications``. Of caches see `study.caches`.
 
     Raises
     ------
     InputError, SimulationError
         As `moesim.compare`.
     """
-    keys = list(dict.fromkeys(key for point in study.points for key in point.at))
+    told = progress or silent
+    if study.caches is not None:
+        rates = cache_rows(study.caches, told)
+        return [{"study": study.name} | rounded(row) for row in rates]
+    parts: Sequence[Point | Measure] = [*study.points, *study.measures]
+    keys = list(dict.fromkeys(key for part in parts for key in part.at))
     rows: list[dict[str, Any]] = []
-    for number, point in enumerate(study.points):
-        report = share(progress or silent, number, len(study.points))
-        rows += [
-            {"study": study.name, "comparison": point.name}
-            | {key: point.at.get(key) for key in keys}
-            | row
-            for row in _compared(point, replications, report)
-        ]
+    for number, part in enumerate(parts):
+        report = share(told, number, len(parts))
+        if isinstance(part, Point):
+            label, found = "comparison", _compared(part, replications, report)
+        else:
+            label, found = "measure", measured(part, replications, report)
+        at = {key: part.at.get(key) for key in keys}
+        head = {"study": study.name, label: part.name} | at
+        rows += [head | rounded(row) for row in found]
     return rows
+
+
+def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with as many digits of its numbers as the table has."""
+    return {
+        key: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+        for key, value in row.items()
+    }
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
@@ -125,10 +144,6 @@ def _compared(
                 "baseline": made.baseline,
                 "metric": row["metric"],
             }
-            | {key: _short(value) for key, value in numbers.items()}
+            | numbers
             | {"verdict": row["verdict"], "replications": made.replications}
         )
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, shown
 from moesim.types import Ints
 
 LONGEST = 1_000_000_000
@@ -49,15 +49,6 @@ def check_rate(key: str, value: object) -> list[Problem]:
     return [
         replace(problem, message=f"{problem.message} (or inf)") for problem in problems
     ]
-
-
-def shown(value: object) -> str:
-    """Return a value as one short line in which nothing moves a terminal."""
-    try:
-        plain = ascii(value)
-    except ValueError:  # Python spells no whole number of more than 4,300 digits
-        plain = f"a {type(value).__name__} too long to write"
-    return plain if len(plain) <= 80 else f"{plain[:77]}..."
 
 
 def as_lengths(key: str, values: Sequence[int] | Ints) -> Ints:

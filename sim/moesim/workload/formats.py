@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from moesim.errors import Problem
-from moesim.workload.checks import LONGEST, shown
+from moesim.errors import Problem, shown
+from moesim.workload.checks import LONGEST
 
 AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE: Final = ("timestamp", "input_length", "output_length")

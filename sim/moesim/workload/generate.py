@@ -79,6 +79,9 @@ class WorkloadSpec:
         refuse([*problems, *_check_names([name for name, _ in self.classes])])
         if self.classes and not sum(weight for _, weight in self.classes):
             raise InputError([Problem("all weights are 0", key="classes")])
+        if self.phases is not None and len(self.classes) < 2:
+            message = "does nothing: only two classes or more can come in waves"
+            raise InputError([Problem(f"{message} (workload.classes)", key="phases")])
 
 
 def generate(

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, shown
 from moesim.types import Floats, Ints
 from moesim.workload.checks import (
     LONGEST,
@@ -19,7 +19,6 @@ from moesim.workload.checks import (
     check_number,
     check_whole,
     refuse,
-    shown,
 )
 
 BLOCK = 1 << 16

@@ -5,8 +5,6 @@ Axis: ``N`` requests, in order of arrival.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from itertools import islice
 from math import isinf
 from pathlib import Path
 from stat import S_ISREG
@@ -14,9 +12,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, file_meant, meant, shown
 from moesim.types import Floats, Ints
-from moesim.workload.checks import shown
 from moesim.workload.formats import Row, azure, mooncake
 
 Format = Literal["auto", "azure", "mooncake"]
@@ -165,9 +162,8 @@ def _format(lines: Sequence[str], form: str) -> str:
     if form in READERS:
         return form
     if form != "auto":
-        near = get_close_matches(str(form), READERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        message = f"{form!r} is not one of auto, {', '.join(READERS)}{hint}"
+        names = f"auto, {', '.join(READERS)}{meant(form, READERS)}"
+        message = f"{form!r} is not one of {names}"
         raise InputError([Problem(message, key="format")])
     if lines[0].lstrip().startswith("{"):
         return "mooncake"
@@ -225,11 +221,4 @@ def _check_file(path: Path) -> None:
 
 def _missing(path: Path, error: Exception) -> str:
     reason = getattr(error, "strerror", None) or str(error)
-    try:
-        names = [entry.name for entry in islice(path.parent.iterdir(), 1000)]
-    except (OSError, ValueError):
-        names = []
-    near = get_close_matches(path.name, sorted(names), n=1)
-    return f"cannot be read: {reason}" + (
-        f"; did you mean {near[0]!r}?" if near else ""
-    )
+    return f"cannot be read: {reason}{file_meant(path)}"

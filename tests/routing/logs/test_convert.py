@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from moesim.cli.main import app
+from moesim.cli.commands import app
 from moesim.routing.logs import read_log
 from routing.logs import samples
 
@@ -61,6 +61,23 @@ def test_what_cannot_be_is_refused(options, said, tmp_path):
     assert (code, out) == (2, "")
     assert said in err
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("out.txt", "must end in .npz or .parquet"),
+        ("none/out.npz", "there is no folder"),
+        ("there.npz", "or --force"),
+    ],
+)
+def test_a_bad_target_is_told_before_the_log_is_read(tmp_path, name, said):
+    """The log is not even there: the first complaint is about the target."""
+    (tmp_path / "there.npz").write_bytes(b"")
+    code, out, err = convert(tmp_path / "nothing", "--out", tmp_path / name)
+
+    assert (code, out) == (2, "")
+    assert said in err
 
 
 def test_a_file_is_not_replaced_unless_forced(tmp_path):

@@ -21,6 +21,7 @@ from moesim.engine.microbatch import MicroBatch
 from moesim.policy.bundle import Policy
 from moesim.policy.outlook import Outlook
 from moesim.policy.predict import guess_for
+from moesim.policy.road import Road
 from moesim.routing.source import RoutingSource
 from moesim.spec.placement import Placement
 from moesim.spec.system import System
@@ -80,11 +81,7 @@ class Assembler:
         cost = self.tariff.price(load)
         truth_s = cost.experts.sum(axis=1) / PS_PER_S
         guess_s = self._guess(truth_s, draft)
-        now_s = draft.now / PS_PER_S
-        road = self.outlook.road(now_s)
-        if self.outlook.learns:
-            belief = np.stack([truth_s, guess_s])
-            self.outlook.depart(draft.number, load.slots - fake, belief, now_s)
+        road = self._look(draft, load.slots - fake, np.stack([truth_s, guess_s]))
         source_tokens, source_padding = load.tokens, load.padding
         if system.tensor_parallel > 1:
             source_tokens = dealt(draft.rank, draft.chunk, system)
@@ -114,11 +111,32 @@ class Assembler:
             rerouted=exchange.rerouted,
         )
 
+    def _look(self, draft: Draft, slots: Ints, belief: Floats) -> Road | None:
+        """Return the road ahead of a draft, which is on it from now on.
+
+        Parameters
+        ----------
+        slots : (L, S, G) array of int
+            Its tokens at each slot; a fused shared expert's is left out.
+        belief : (2, L, G) array of float
+            As in `Outlook.depart`.
+        """
+        road, now_s = None, draft.now / PS_PER_S
+        if self.outlook.watches:
+            road = self.outlook.road(now_s, keys_of(draft))
+        if self.outlook.learns:
+            routed = slots[:, : self.system.placement.slots_per_gpu]
+            self.outlook.depart(draft.number, routed, belief, now_s)
+        return road
+
     def _guess(self, truth_s: Floats, draft: Draft) -> Floats:
         knowledge = self.policy.knowledge
         predicted = None
         if knowledge in ("counts", "predicted"):
-            predicted = self.outlook.guess(keys_of(draft))
+            held = None
+            if self.system.fuses:
+                held = dealt(draft.rank, draft.chunk, self.system)
+            predicted = self.outlook.guess(keys_of(draft), held)
         return guess_for(knowledge, truth_s, predicted)
 
 
@@ -135,6 +153,7 @@ def pass_load(draft: Draft, exchange: ExchangeLoad, system: System) -> PassLoad:
         slots=exchange.slots,
         tx=exchange.tx,
         rx=exchange.rx,
+        rows=exchange.rows,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from moesim.cost.exchange import ExchangeLoad
+from moesim.cost.pass_ import NO_ROWS
 from moesim.engine.assemble.tokens import TokenLoad
 from moesim.engine.assemble.ways import Ways, ways_of
 from moesim.engine.draft import Draft, sources
@@ -26,7 +27,7 @@ from moesim.policy.dispatch import LocalFirst, RoundRobinReplica
 from moesim.policy.rebalance import Still
 from moesim.routing.pass_counts import PassCounts
 from moesim.routing.source import RoutingSource
-from moesim.spec.system import System
+from moesim.spec.system import SharedExperts, System
 from moesim.spec.topology import NIC, NVLINK
 from moesim.types import Floats, Ints
 
@@ -45,8 +46,18 @@ class Countable(Protocol):
         ...
 
 
-def refusal(policy: Policy) -> str:
-    """Return why counts alone do not suffice for a policy, or nothing if they do."""
+def refusal(policy: Policy, shared: SharedExperts = "before") -> str:
+    """Return why counts alone do not suffice, or nothing if they do.
+
+    Parameters
+    ----------
+    policy : Policy
+        Who decides.
+    shared : str
+        How shared experts are served.
+    """
+    if shared in ("fused", "waterfill"):
+        return f"kernels.shared_experts: {shared} gives each token one more choice"
     if type(policy.compose) is not ArrivalOrder:
         return f"policy {policy.name!r} composes micro-batches by their tokens"
     if type(policy.dispatch) not in (RoundRobinReplica, LocalFirst):
@@ -68,7 +79,7 @@ class CountedLoad:
     """
 
     def __init__(self, system: System, source: RoutingSource, policy: Policy) -> None:
-        reason = refusal(policy)
+        reason = refusal(policy, system.shared_experts)
         if reason or not isinstance(source, Countable):
             raise InputError(f"routing.draw: counts do not suffice: {reason}")
         self.system = system
@@ -89,12 +100,17 @@ class CountedLoad:
         layers, gpus = len(slots), system.topology.gpus
         by_slot = np.ascontiguousarray(slots.reshape(layers, gpus, -1).swapaxes(1, 2))
         exchange = normal if system.dispatch == "normal" else low_latency
-        tx, rx, traffic = exchange(by_slot.sum(axis=1), share, self.ways)
+        arriving = by_slot.sum(axis=1)
+        tx, rx, traffic = exchange(arriving, share, self.ways)
+        rows = NO_ROWS
+        if system.dispatch == "normal":
+            rows = whole(arriving * self.ways.distinct_gpus)
         load = ExchangeLoad(
             slots=by_slot,
             tx=tx,
             rx=rx,
             traffic=traffic,
+            rows=rows,
         )
         return load, np.zeros_like(load.slots)
 

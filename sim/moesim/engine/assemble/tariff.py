@@ -80,7 +80,7 @@ class Tariff:
         self.counts = max(FEWEST, 1 << (most - 1).bit_length())
         count = np.arange(self.counts)
         few = self._few_gpus()
-        every = np.stack([_first_slot(count, few), _later_slot(count, few)])
+        every = np.stack(_tables(count, few))
         ports = port_seconds(self.system).T[:, :, None] * count
         self.experts = _ticks(every.transpose(0, 2, 1), most).ravel()
         self.ports = _ticks(ports, most).ravel()
@@ -100,6 +100,8 @@ class Tariff:
             later = np.logical_or.accumulate(active[:, :-1], axis=1)
             cell = cell.copy()
             cell[:, 1:] += later * (self.counts * len(self.speeds))
+        if self.system.fuses:
+            cell[:, -1] += 2 * self.counts * len(self.speeds)
         return self.experts.take(cell)
 
     def _ports(self, load: PassLoad) -> tuple[Ints, Ints]:
@@ -118,16 +120,24 @@ class Tariff:
         return tx, rx
 
 
-def _first_slot(count: Ints, system: System) -> Floats:
-    """Return ``(N, U)``: seconds of the first slot with tokens on its GPU."""
-    slot = np.repeat(count[:, None, None], system.topology.gpus, axis=2)
-    return expert_time(slot, system)[:, 0]
+def _tables(count: Ints, system: System) -> list[Floats]:
+    """Return ``(N, U)`` seconds of a GPU's first slot with tokens, and of a later one.
 
-
-def _later_slot(count: Ints, system: System) -> Floats:
-    """Return ``(N, U)``: seconds of a slot after another one with tokens."""
-    slot = np.repeat(count[:, None, None], system.topology.gpus, axis=2)
-    return expert_time(np.concatenate([np.ones_like(slot), slot], axis=1), system)[:, 1]
+    Where shared experts are fused, the same follows for theirs, which is the last.
+    """
+    rows, last = 2, system.jobs_per_gpu - 1
+    kinds = [(0, False), (1, True)]
+    if system.fuses:
+        # With one routed slot there is no later one, and nobody asks for it.
+        rows, kinds = last + 1, [(0, False), (min(1, last - 1), last > 1)]
+        kinds += [(last, False), (last, True)]
+    found = []
+    for at, later in kinds:
+        slots = np.zeros((len(count), rows, system.topology.gpus), np.int64)
+        slots[:, 0] = later
+        slots[:, at] = count[:, None]
+        found.append(expert_time(slots, system)[:, at])
+    return found
 
 
 def _ticks(seconds: Floats, most: int) -> Ints:

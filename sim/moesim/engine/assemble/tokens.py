@@ -17,11 +17,12 @@ from moesim.policy.bundle import Policy
 from moesim.policy.capacity import Unlimited
 from moesim.policy.dispatch import DISPATCHES
 from moesim.policy.path import Watched
+from moesim.policy.waterfill import with_shared
 from moesim.routing.further import Tasteful, further
 from moesim.routing.source import RoutingSource, TokenKeys
 from moesim.spec.placement import Placement
 from moesim.spec.system import System
-from moesim.types import Ids, Ints, Slots
+from moesim.types import Bools, Ids, Ints, Slots
 
 REACH = 8
 """Experts beyond its own that a token may be sent to, unless its policy says."""
@@ -52,14 +53,21 @@ class TokenLoad:
             return self._limited(ids, keys_of(draft), real, padding)
         fake = sources(np.arange(system.ranks), padding, system)
         if not len(fake):
-            slots = checked_slots(self.policy, ids, real, system.placement)
+            slots = self._slots(ids, real)
             load = exchange_load(slots, real, system)
             return load, np.zeros_like(load.slots)
         ids = np.concatenate([ids, self._fake(len(fake))])
         source = np.concatenate([real, fake])
-        slots = checked_slots(self.policy, ids, source, system.placement)
+        slots = self._slots(ids, source)
         load = exchange_load(slots, source, system)
         return load, slot_counts(slots[len(real) :], system)
+
+    def _slots(self, ids: Ids, source: Ints, kept: Bools | None = None) -> Slots:
+        """Return the slots of all choices, those of fused shared experts included."""
+        slots = checked_slots(self.policy, ids, source, self.system.placement)
+        if not self.system.fuses:
+            return slots
+        return with_shared(slots, source, self.system, kept)
 
     def _limited(
         self, ids: Ids, keys: TokenKeys, real: Ints, padding: Ints
@@ -71,7 +79,10 @@ class TokenLoad:
         kept = np.ones(ids.shape, bool)
         kept[: len(real)] = admitted.kept
         source = np.concatenate([real, fake])
-        slots = checked_slots(self.policy, ids, source, system.placement)
+        slots = self._slots(ids, source, kept)
+        if system.fuses:
+            shared = np.ones((*ids.shape[:2], 1), bool)
+            kept = np.concatenate([kept, shared], axis=2)
         load = replace(
             partial_load(slots, kept, source, system),
             dropped=admitted.dropped,

@@ -14,11 +14,14 @@ Axes: ``N`` requests, ``R`` data-parallel ranks, ``M`` requests of a pass.
 import numpy as np
 from numpy.typing import NDArray
 
+from moesim.engine.batch.fair import fair_share, within_budget
 from moesim.engine.batch.pool import KvPool
 from moesim.engine.batch.seats import GONE, GROUND, Seated, Seats
 from moesim.engine.batch.waiting import Room, Waiting
 from moesim.engine.clock import PS_PER_S
 from moesim.engine.draft import Draft
+from moesim.engine.memory.places import Places
+from moesim.engine.memory.reservations import Reservations
 from moesim.measure.columns import NEVER, RequestColumns
 from moesim.policy.view import Compose, RankView
 from moesim.spec.serving import ServingSpec
@@ -57,24 +60,32 @@ class Batcher:
         self.ghosts: Ints = np.zeros(ranks, np.int64)
         self.outstanding: Ints = np.zeros(ranks, np.int64)
         self.pool = KvPool(ranks, serving.kv_blocks, serving.block_size)
+        self.places = self.waiting.places = Places()
+        if serving.memory and serving.memory.contiguous:
+            tokens = serving.kv_blocks * serving.block_size
+            self.pool = KvPool(ranks, tokens, 1)
+            self.places.stretches = Reservations(serving.memory, ranks, tokens)
 
     def refusal(self, request: int) -> str:
         """Return why a request can never be served, or nothing."""
-        prompt = int(self.requests.input_tokens[request])
-        blocks = self.pool.blocks_for(prompt + int(self.outputs[request]) - 1)
+        prompt, output = self._lengths(request)
+        blocks = self.pool.blocks_for(prompt + output - 1)
         if blocks > self.pool.blocks:
             return f"needs {blocks} KV blocks, a rank holds {self.pool.blocks}"
         limit = self.serving.max_num_batched_tokens
         if prompt > limit and not self.serving.chunked_prefill:
             return f"prompt of {prompt} tokens exceeds {limit} and may not be cut"
-        return ""
+        return self.places.refusal(prompt, output)
+
+    def _lengths(self, request: int) -> tuple[int, int]:
+        """Return the tokens of a request's prompt, and those of its answer."""
+        return int(self.requests.input_tokens[request]), int(self.outputs[request])
 
     def enqueue(self, request: int, rank: int, now: int) -> None:
         """Let a request wait at a rank from now on."""
         self.rows.rank[request] = rank
         self.rows.arrival[request] = now
-        prompt, output = self.requests.input_tokens[request], self.outputs[request]
-        self.outstanding[rank] += int(prompt) + int(output) - 1
+        self.outstanding[rank] += sum(self._lengths(request)) - 1
         self.waiting.append(rank, request)
 
     def view(self) -> RankView:
@@ -125,6 +136,7 @@ class Batcher:
         self.running -= gone
         self.ghosts += gone
         self.pool.release_all(self._by_rank(left, self.seats.held[left]))
+        self.places.leave(self.seats.rank[left], self.seats.request[left])
         self.seats.flight[left] = GONE
 
     def _by_rank(self, seats: Ints, amount: NDArray[np.integer]) -> Ints:
@@ -152,6 +164,7 @@ class Batcher:
             chunk=chunk,
             samples=(start + chunk == known).astype(np.int64),
             padding=self._padding(self._by_rank(chosen, chunk)),
+            ready=self.places.settle(now, self.pool.free),
         )
 
     def _padding(self, rows: Ints) -> Ints:
@@ -163,10 +176,12 @@ class Batcher:
     def _go_on(self, number: int, now: int, budget: Ints) -> None:
         """Put what runs already into the pass, and take it off the ranks' budgets."""
         seats, pool = self.seats, self.pool
-        chosen = self._shared(seats.ready())
+        ready, flights = seats.ready(), self.serving.max_in_flight
+        chosen = fair_share(ready, seats.rank[ready], self.running, flights)
         if not len(chosen):
             return
-        want = self._cut(chosen, seats.known[chosen] - seats.computed[chosen], budget)
+        left = seats.known[chosen] - seats.computed[chosen]
+        want = within_budget(left, seats.rank[chosen], budget)
         whole = pool.blocks_for(seats.computed[chosen] + want)
         more = np.maximum(whole - seats.held[chosen], 0)
         blocks = self._by_rank(chosen, more)
@@ -184,32 +199,6 @@ class Batcher:
         seats.flight[chosen[want > 0]] = number
         pool.take_all(blocks)
         budget -= self._by_rank(chosen, want)
-
-    def _shared(self, ready: Ints) -> Ints:
-        """Return the ready requests that run now: of each rank's, a fair share at most.
-
-        The others wait for the next micro-batch, so that those in flight stay alike.
-        """
-        if self.serving.max_in_flight == 1:
-            return ready
-        rank = self.seats.rank[ready]
-        count = np.bincount(rank, minlength=self.ranks)
-        place = np.arange(len(ready)) - (count.cumsum() - count)[rank]
-        share = -(-self.running // self.serving.max_in_flight)
-        return ready[place < share[rank]]
-
-    def _cut(self, chosen: Ints, left: NDArray[np.int32], budget: Ints) -> Ints:
-        """Return what of `left` runs when each rank's budget goes to the oldest first.
-
-        Only prompts that may be cut have more than one token left.
-        """
-        total = self._by_rank(chosen, left)
-        if (total <= budget).all():
-            return left.astype(np.int64)
-        rank = self.seats.rank[chosen]
-        before = left.cumsum(dtype=np.int64) - left
-        before -= (total.cumsum() - total)[rank]
-        return np.clip(budget[rank] - before, 0, left)
 
     def _squeeze(self, chosen: Ints, number: int, now: int) -> int:
         """Run what a rank has blocks for, putting back the youngest; return the budget.
@@ -235,12 +224,13 @@ class Batcher:
         return budget
 
     def _put_back(self, seat: int, now: int) -> None:
-        """Put a running request back to wait, to compute its tokens anew."""
+        """Put a running request back to wait: its tokens leave for the host, or go."""
         request, rank, _, computed, held, _, _ = self.seats.table[:, seat].tolist()
         self.seats.flight[seat] = GONE
         self.running[rank] -= 1
         self.pool.release(rank, held)
-        self.outstanding[rank] += computed
+        if not self.places.put(request, rank, computed, now):
+            self.outstanding[rank] += computed
         count = int(self.rows.preemptions[request])
         self.rows.preemptions[request] = min(count + 1, MOST_PREEMPTIONS)
         self.put_back[rank] = now
@@ -285,13 +275,22 @@ class Batcher:
         seated: list[Seated] = []
         for request in order:
             known = self.waiting.tokens(request)
-            chunk, blocks = self._chunk(known, budget), self.pool.blocks_for(known)
-            if not chunk or used + blocks > free:
+            done, blocks = self.places.kept(request), self._size(request, known)
+            chunk = self._chunk(known - done, budget)
+            fits = chunk and used + blocks <= free
+            if not fits or not self.places.give(rank, request, blocks):
                 break
             used += blocks
             budget -= chunk
-            seated.append((request, rank, known, 0, blocks, chunk, number))
+            seated.append((request, rank, known, done, blocks, chunk, number))
         if seated:
             self.pool.take(rank, used)
             self.running[rank] += len(seated)
         return seated
+
+    def _size(self, request: int, known: int) -> int:
+        """Return the blocks that a request takes as it comes in."""
+        stretches = self.places.stretches
+        if stretches is None:
+            return self.pool.blocks_for(known)
+        return stretches.length(*self._lengths(request))

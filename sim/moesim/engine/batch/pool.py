@@ -25,6 +25,10 @@ class KvPool:
         """Return how many blocks hold this many tokens."""
         return -(-tokens // self.block_size)
 
+    def peak_in(self, block_size: int) -> Ints:
+        """Return ``(R,)``: the most that was in use, in blocks of this many tokens."""
+        return -(-self.peak * self.block_size // block_size)
+
     def take(self, rank: int, blocks: int) -> None:
         """Take blocks of one rank."""
         free = int(self.free[rank])

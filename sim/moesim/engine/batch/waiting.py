@@ -12,6 +12,7 @@ from moesim.engine.batch.line import Line
 from moesim.engine.batch.seats import CHUNK, REQUEST, Seated, Seats
 from moesim.engine.batch.sight import Sight
 from moesim.engine.clock import PS_PER_S
+from moesim.engine.memory.places import Places
 from moesim.errors import InputError
 from moesim.measure.columns import RequestColumns
 from moesim.policy.compose import ArrivalOrder
@@ -47,6 +48,7 @@ class Waiting:
     def __init__(self, rows: RequestColumns, ranks: int, cohort: int) -> None:
         self.rows = rows
         self.sight: Sight | None = None
+        self.places = Places()
         self.size = cohort
         self.lines = [Line() for _ in range(ranks)]
         self.open = [Line() for _ in range(ranks)] if cohort else self.lines
@@ -114,12 +116,15 @@ class Waiting:
         return prompt + int(self.rows.generated[request])
 
     def _view(self, seen: NDArray[np.int32], room: Room) -> WaitingView:
-        prompt = self.rows.requests.input_tokens[seen].astype(np.int64)
+        tokens = self.rows.requests.input_tokens[seen].astype(np.int64)
+        tokens += self.rows.generated[seen]
+        if self.places.swap:
+            tokens -= [self.places.kept(request) for request in seen.tolist()]
         return WaitingView(
             request=seen.astype(np.int64),
             klass=self.rows.requests.klass[seen].astype(np.int64),
             arrival_s=self.rows.arrival[seen] / PS_PER_S,
-            tokens=prompt + self.rows.generated[seen],
+            tokens=tokens,
             budget=room.budget,
             seats=room.seats,
         )

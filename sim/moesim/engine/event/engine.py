@@ -14,6 +14,7 @@ from moesim.engine.clock import PS_PER_S, TELL, Clock
 from moesim.engine.event.flow import Flow
 from moesim.engine.event.server import Server
 from moesim.engine.microbatch import MicroBatch, budget_ticks, checked_key
+from moesim.engine.residency.residents import residents_of
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy
 from moesim.policy.order import Fifo
@@ -38,6 +39,7 @@ class EventEngine:
         self.recorder = recorder
         floor = 0.0 if type(policy.order) is Fifo else -inf
         self.unseen = np.full(gpus, np.nan)
+        self.residents = residents_of(clock, system, recorder)
         self.ended: list[Flow] = []
         self.gpu = [Server(clock, budget, floor) for _ in range(gpus)]
         self.tx = [

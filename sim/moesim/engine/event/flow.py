@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simpy import Event
 
+from moesim.engine.event.exchange import Exchange
 from moesim.engine.event.jobs import SPLITS, Work
 from moesim.engine.event.server import Job
-from moesim.engine.microbatch import MicroBatch, TickCost, pass_record
+from moesim.engine.microbatch import (
+    MicroBatch,
+    TickCost,
+    computed_elsewhere,
+    pass_record,
+)
 from moesim.measure.columns import NEVER, PARTS
 from moesim.policy.view import Stage
 
@@ -28,25 +34,6 @@ if TYPE_CHECKING:
 
 ATTENTION_SLOT, TAIL_SLOT, FIRST_SLOT, SHARED_SLOT = -1, -2, -3, -4
 """Places of jobs that are no expert's, in the tie rule."""
-
-
-class Exchange:
-    """One all-to-all of one micro-batch: who has posted, sent and received."""
-
-    __slots__ = ("active", "index", "last_post", "need", "posts", "sending", "started")
-
-    def __init__(self, index: int, tx: list[list[int]], rx: list[list[int]]) -> None:
-        gpus = len(tx[0])
-        self.index = index
-        self.active = [c for c, port in enumerate(tx) if any(port)]
-        self.started = [False] * len(tx)
-        self.posts = gpus
-        self.sending = [gpus] * len(tx)
-        self.last_post = 0
-        parts = len(self.active)
-        self.need = [
-            parts + sum(rx[c][g] > 0 for c in self.active) for g in range(gpus)
-        ]
 
 
 class Flow:
@@ -68,6 +55,8 @@ class Flow:
         self.sharing = [False] * self.gpus
         self.awaited = [NEVER] * self.gpus
         self.split = SPLITS[engine.system.experts]
+        self.residents = None if batch.weights else engine.residents
+        self.elsewhere: list[tuple[int, int, int]] = []
         self.at = [0] * self.gpus
         self.entered = [0] * self.gpus
         self.posted = [0] * self.gpus
@@ -100,14 +89,26 @@ class Flow:
     def _enter(self, gpu: int) -> None:
         segment = self.at[gpu]
         self.entered[gpu] = self.clock.now
-        work = self._work(segment, gpu)
-        self.jobs_left[gpu] = len(work)
-        if not work:
+        if self.residents is not None and segment < 2 * self.layers:
+            self.residents.enter(self, segment, gpu)
+            if segment & 1:
+                if any(self.experts[segment >> 1][gpu]):
+                    self._key(segment)
+                return
+        self.begin(segment, gpu, self._work(segment, gpu), 0)
+
+    def begin(self, segment: int, gpu: int, work: list[Work], later: int) -> None:
+        """Queue what a GPU has to do in a segment; so many jobs more come `later`."""
+        self.jobs_left[gpu] = len(work) + later
+        if not self.jobs_left[gpu]:
             self._post(gpu)
-            return
-        done = self._projected if work[0][0] == FIRST_SLOT else self._served
         for one in work:
+            done = self._projected if one[0] == FIRST_SLOT else self._served
             self._submit(segment, gpu, one, done)
+
+    def queue(self, segment: int, gpu: int, work: Work) -> None:
+        """Queue a job that was to come later."""
+        self._submit(segment, gpu, work, self._served)
 
     def _submit(
         self, segment: int, gpu: int, work: Work, done: Callable[[Job], None]
@@ -156,6 +157,12 @@ class Flow:
             cell = (layer * self.gpus + gpu) * self.slots
             for slot in slots:
                 self.engine.recorder.waits_of(self.batch.number).add(cell + slot, wait)
+            if self.residents is not None:
+                self.residents.served(self.batch.number, gpu, layer, slots)
+        self.end_one(gpu)
+
+    def end_one(self, gpu: int) -> None:
+        """Note that one job of a GPU's segment is done."""
         self.jobs_left[gpu] -= 1
         if not self.jobs_left[gpu]:
             self._post(gpu)
@@ -276,6 +283,7 @@ class Flow:
         now = self.clock.now
         for gpu in range(self.gpus):
             self.straggler[gpu] += now - self.posted[gpu]
-        record = pass_record(self.batch, now, np.array(self.parts))
+        batch = computed_elsewhere(self.batch, self.elsewhere)
+        record = pass_record(batch, now, np.array(self.parts))
         self.engine.recorder.end_pass(record)
         self.on_done(self.batch)

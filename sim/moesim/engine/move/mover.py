@@ -157,6 +157,9 @@ def mover_of(instance: "Instance", system: System) -> Mover | None:
     """Return what moves an instance's experts and is recorded, if anything moves them."""
     if type(instance.policy.rebalance) is Still:
         return None
+    if system.fuses:
+        message = f"kernels.shared_experts: {system.shared_experts} is not simulated "
+        raise InputError(message + "where experts move while serving")
     mover = Mover(instance, system)
     instance.recorder.moves = mover.log
     return mover

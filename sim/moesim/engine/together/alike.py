@@ -56,6 +56,8 @@ def refusal(instance: Instance) -> str:
     strange = [type(role).__name__ for role in roles if type(role) not in OURS]
     if strange or sees.look or instance.outlook.learns:
         return f"policy {policy.name!r} looks at the road to come, or may remember"
+    if instance.serving.memory is not None:
+        return "memory is watched, and may be waited for, instance by instance"
     several = instance.serving.max_in_flight > 1
     if several and type(policy.order) is not Fifo and policy.wait_budget_s:
         return f"policy {policy.name!r} gives keys to several micro-batches in flight"

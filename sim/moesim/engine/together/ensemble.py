@@ -24,13 +24,14 @@ from moesim.engine.draft import Draft, sources
 from moesim.engine.microbatch import MicroBatch
 from moesim.policy.bundle import Policy
 from moesim.policy.dispatch import DISPATCHES
+from moesim.policy.waterfill import with_shared
 from moesim.routing.draw import cut
 from moesim.routing.source import TokenKeys
 from moesim.routing.synthetic import Uniform
 from moesim.routing.united import United, unite
 from moesim.spec.placement import Placement
 from moesim.spec.system import System
-from moesim.types import Ids, Ints
+from moesim.types import Ids, Ints, Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +133,15 @@ class Joined:
             return self._side_by_side()
         slots = self._slots(self._routes(keys_of(draft)))
         gpus = self.one.topology.gpus
-        held = [
-            sources(order.draft.rank, order.draft.chunk, self.one) + copy * gpus
-            for copy, order in enumerate(orders)
-        ]
-        load = exchange_load(slots, np.concatenate(held), self.all)
+        held = np.concatenate(
+            [
+                sources(order.draft.rank, order.draft.chunk, self.one) + copy * gpus
+                for copy, order in enumerate(orders)
+            ]
+        )
+        if self.all.fuses:
+            slots = with_shared(slots, held, self.all, blocks=len(orders))
+        load = exchange_load(slots, held, self.all)
         return load, np.zeros_like(load.slots)
 
     @property
@@ -157,7 +162,7 @@ class Joined:
             first += count
         return np.concatenate(parts)
 
-    def _slots(self, ids: Ids) -> Ints:
+    def _slots(self, ids: Ids) -> Slots:
         """Return ``(T, L, k)``: slots of all tokens, numbered over all copies."""
         own, tokens = self.one.placement, self.tokens
         width = np.arange(len(tokens)) * own.phy2log.shape[1]
@@ -188,6 +193,7 @@ class Joined:
             tx=np.concatenate([load.tx for load in loads], axis=-1),
             rx=np.concatenate([load.rx for load in loads], axis=-1),
             traffic=hops.reshape(classes, copies * gpus, copies * gpus),
+            rows=np.concatenate([load.rows for load in loads], axis=-1),
         )
         return whole, np.concatenate(fakes, axis=-1)
 

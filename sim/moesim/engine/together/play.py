@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from simpy import Event
 
+from moesim.cost.footprint import footprint
 from moesim.engine.clock import FAR
 from moesim.engine.instance import Instance
 from moesim.engine.play import INTERVAL_S, few_collections, play
@@ -253,4 +254,8 @@ def _price(
     system = ensemble.system
     whole = Whole(ensemble.assemble(orders), system.topology.gpus, system.experts)
     shares = [Share(whole, copy, order.draft) for copy, order in enumerate(orders)]
+    needs = footprint(whole.batch.load, system, len(orders))
+    for lane, share in zip(lanes, shares, strict=True):
+        draft, need = share.draft, needs.part(share.mine)
+        lane.instance.memory.ledger.begin(draft.number, draft.now, need)
     walks.begin(lanes, shares)

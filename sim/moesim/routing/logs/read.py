@@ -3,11 +3,10 @@
 import struct
 import zlib
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, meant
 from moesim.routing.logs.catalogue import FORMATS, Format
 from moesim.routing.logs.limits import Hints, Limits
 from moesim.routing.logs.log import Origin, RoutingLog
@@ -112,9 +111,8 @@ def _chosen(source: Source, name: str | None) -> Format:
 
 
 def _unknown(name: str) -> NoReturn:
-    near = get_close_matches(name, FORMATS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    message = f"{name!r:.60} is not one of {', '.join(FORMATS)}{hint}"
+    names = f"{', '.join(FORMATS)}{meant(name, FORMATS)}"
+    message = f"{name!r:.60} is not one of {names}"
     raise InputError([Problem(message, key="format")])
 
 

@@ -8,13 +8,12 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, TypeVar
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, file_meant
 from moesim.routing.logs.limits import Hints, Limits, Meter
 from moesim.spec.files import place
 
@@ -147,17 +146,8 @@ def _stat(path: Path) -> os.stat_result:
         return path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        hint = _near(path)
+        hint = file_meant(path)
         raise refusal(f"cannot be read: {reason}{hint}", path) from None
-
-
-def _near(path: Path) -> str:
-    try:
-        names = sorted(entry.name for entry in islice(path.parent.iterdir(), 1000))
-    except (OSError, ValueError):
-        return ""
-    near = get_close_matches(path.name, names, n=1)
-    return f"; did you mean {near[0]!a}?" if near else ""
 
 
 def _members(folder: Path) -> tuple[Path, ...]:

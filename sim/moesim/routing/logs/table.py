@@ -10,11 +10,10 @@ Axes: ``n`` rows, ``S`` steps, ``L`` layers, ``E`` experts.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 
-from moesim.errors import InputError
+from moesim.errors import InputError, meant
 from moesim.routing.logs.counts import MOST_TOKENS, Counted, counts_log
 from moesim.routing.logs.limits import MOST_EXPERTS, MOST_LAYERS
 from moesim.routing.logs.log import RoutingLog
@@ -90,8 +89,7 @@ def columns_of(names: Sequence[str]) -> Columns:
         if match:
             numbered[int(match[1])] = at
         elif name not in KNOWN:
-            near = get_close_matches(name, (*KNOWN, *ALIASES), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = meant(name, (*KNOWN, *ALIASES))
             raise InputError(f"unknown column {ascii(raw)[:60]}{hint}")
         elif name in place:
             raise InputError(f"two columns are the {name}")

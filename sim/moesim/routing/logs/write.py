@@ -26,16 +26,17 @@ from moesim.types import Ints
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest date of a zip: files of one log are equal to the byte."""
+Writer = Callable[[RoutingLog, str | Path], None]
 
 
-def write_log(log: RoutingLog, path: str | Path, *, force: bool = False) -> Path:
-    """Write a log in the form that the name asks for; return where.
+def check_place(path: str | Path, *, force: bool = False) -> Writer:
+    """Return what writes a log in the form that a name asks for; nothing is written.
 
     Raises
     ------
     InputError
         The name ends in neither ``.npz`` nor ``.parquet``; something is there already
-        and `force` is not given; or nothing can be written there.
+        and `force` is not given; or its folder is not there or is read-only.
     """
     target = Path(path)
     writer = WRITERS.get(target.suffix.lower())
@@ -45,7 +46,24 @@ def write_log(log: RoutingLog, path: str | Path, *, force: bool = False) -> Path
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise _refusal(target, "is no regular file; name a new one")
     if target.exists() and not force:
-        raise _refusal(target, "exists; choose another name, or force")
+        raise _refusal(target, "exists; choose another name, or --force (force=True)")
+    home = next((up for up in target.absolute().parents if up.exists()), target)
+    if home != target.absolute().parent or not home.is_dir():
+        raise _refusal(target, f"there is no folder {place(target.parent)}")
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise _refusal(target, f"{place(target.parent)} cannot be written to")
+    return writer
+
+
+def write_log(log: RoutingLog, path: str | Path, *, force: bool = False) -> Path:
+    """Write a log in the form that the name asks for; return where.
+
+    Raises
+    ------
+    InputError
+        The place is none (`check_place`), or nothing can be written there.
+    """
+    writer, target = check_place(path, force=force), Path(path)
     try:
         writer(log, target)
     except OSError as error:
@@ -105,7 +123,7 @@ def write_parquet(log: RoutingLog, path: str | Path) -> None:
             writer.write_table(table)
 
 
-WRITERS: dict[str, Callable[[RoutingLog, str | Path], None]] = {
+WRITERS: dict[str, Writer] = {
     ".npz": write_npz,
     ".parquet": write_parquet,
 }

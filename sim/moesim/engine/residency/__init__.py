@@ -1,0 +1,1 @@
+"""Experts that are not all in device memory."""
