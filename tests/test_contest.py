@@ -59,7 +59,8 @@ def test_the_names_are_those_of_real_records(records):
     for record in records.values():
         found |= {key: value for key, value in record.items() if value is not None}
     numbers = {key for key, value in found.items() if isinstance(value, int | float)}
-    idle = {"rebalance_s", "prefetch_useful_frac", "prefetch_wasted_frac"}
+    kinds = ("useful", "late", "wasted")
+    idle = {"rebalance_s", *(f"prefetch_{kind}_frac" for kind in kinds)}
     assert not idle & numbers  # so short a run moves and fetches nothing
 
     assert numbers | idle == set(METRICS)

@@ -142,6 +142,16 @@ def test_one_comparison_may_stand_at_the_top(write):
         (FINE.replace("oldest", "{name: oldest, x: 1}"), "unknown key for oldest"),
         (FINE + "grid: {serving.max_in_flight: [1, 1]}", "comes twice"),
         (FINE + "points: [{seed: 1}, {seed: 1.0}]", "comes twice"),
+        (FINE + "points: []", "asked.yaml:4:.*a list with something in it"),
+        (
+            FINE + "points: [{seed: 1}]\ngrid: {seed: [2, 3]}",
+            "asked.yaml:5:.*'seed' is in points too",
+        ),
+        (
+            FINE + "comparisons:\n  - points: [{num_prompts: 5}]\n"
+            "    grid: {workload.num_prompts: [2, 3]}",
+            "asked.yaml:6:.*'workload.num_prompts' is in points too",
+        ),
         (FINE + "variants: {fifo: {serving.max_in_flight: 2}}", "'fifo' twice"),
         (FINE + "variants: {a: {seed: 1}}", "would meet other traffic"),
         (FINE + "comparisons: [{name: a}, {name: a}]", "comes twice"),

@@ -174,6 +174,14 @@ def test_prompts_longer_than_a_pass_are_computed_in_several():
         ({"serving.chunked_prefill": False}, "not be cut"),
         ({"cluster.speed": {3: 0.5}}, "unequal"),
         ({"placement.rebalance": "vllm"}, "experts move"),
+        (
+            {"cluster.gpus_per_node": 2, "residency.hbm_experts": "50%"},
+            "not all in device memory",
+        ),
+        ({"memory.preemption": "swap"}, "rules of its own"),
+        ({"serving.coupling": "lockstep"}, "in lockstep"),
+        ({"policy": "capacity"}, "choices of experts"),
+        ({"policy": "sign_bias"}, "choices of experts"),
     ],
 )
 def test_other_scenarios_have_no_closed_form(changes, said):

@@ -3,7 +3,7 @@
 All policies of a comparison meet the same seeds, so their differences are paired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -141,7 +141,8 @@ def _comparison(asked: Contest, count: int, made: Sequence[Result]) -> Compariso
     there = {row["metric"] for row in rows}
     empty = [key for key in asked.metrics or () if key not in there]
     if not rows:
-        raise _refused(f"nothing to compare: {', '.join(keys)} have no value here")
+        said = f"nothing to compare: {', '.join(keys)} have no value here"
+        raise _refused("; ".join([said, *_deaths(results)]))
     return Comparison(
         rows=rows,
         policies=asked.names,
@@ -151,6 +152,15 @@ def _comparison(asked: Contest, count: int, made: Sequence[Result]) -> Compariso
         figures=_comparison_figures,
         empty=empty,
     )
+
+
+def _deaths(results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield which of those compared ran out of memory, each with its first sum."""
+    for name, result in results.items():
+        words = [record["oom"] for record in result.summaries if record.get("oom")]
+        if words:
+            runs = f"{len(words)} of {len(result.summaries)} runs"
+            yield f"{name} ran out of memory in {runs}: {words[0]}"
 
 
 def open_run(path: Path | str) -> Result:

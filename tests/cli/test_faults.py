@@ -231,3 +231,27 @@ def test_why_nothing_was_served_is_told(monkeypatch, tmp_path, capsys):
     assert "KV blocks, a rank holds 3)" in out
     assert "every request was rejected" in out
     assert "Nothing queued" not in out
+    settings += ["--explain", "2", "--policy", "cross_layer"]
+    assert called(monkeypatch, "run", QUICKSTART, *settings) == 0
+    out = capsys.readouterr().out
+    assert "rejected as it arrived; the first that was: request 0: needs " in out
+    assert "nothing to explain" not in out
+
+
+def test_what_failed_was_not_rejected(monkeypatch, tmp_path, capsys):
+    """The instance died before its first pass; each request says so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(
+        "model: seed-8x32\ncluster: {gpus_per_node: 4}\nrouting: uniform\n"
+        "workload: {num_prompts: 4, input_len: 30}\n"
+        "serving: {max_num_batched_tokens: 64, block_size: 4, kv_blocks: 20}\n"
+        "memory: {capacity: 0.28126}\n"
+    )
+
+    assert called(monkeypatch, "run", "s.yaml") == 0
+    assert "every request failed, so no policy mattered" in capsys.readouterr().out
+    more = ["--explain", "1", "--policy", "cross_layer"]
+    assert called(monkeypatch, "run", "s.yaml", *more) == 0
+    out = capsys.readouterr().out
+    assert "failed with the instance, out of memory at 0.000000 s on GPU " in out
+    assert "nothing to explain" not in out

@@ -87,6 +87,17 @@ def test_a_plan_of_a_scenario_is_its_run_s_pool(planned):
     assert record["redundant_experts"] == 32
 
 
+def test_a_plan_keeps_within_what_may_be_in_use(planned, plan):
+    """As the pool of a run does, and says so."""
+    changes = {"memory.capacity": 0.8}
+    record = planned(EP32, "--set", "memory.capacity=0.8")
+
+    parts = build(load(EP32).with_(changes), 0)
+    assert record["kv"]["blocks_per_rank"] == parts.serving.kv_blocks
+    assert record == planned(EP32, "--utilization", "0.8")
+    assert "usable, 80% of the GPU" in plan(EP32, "--set", "memory.capacity=0.8")[1]
+
+
 def test_options_change_a_scenario(planned):
     """Each of them, and any other key by --set."""
     before = planned(EP32)
@@ -251,6 +262,18 @@ def evaluated(numbers):
     return eval(numbers.replace(" x ", " * "), {"__builtins__": {"min": min}})  # noqa: S307
 
 
+def _fused(model):
+    """Return systems with a fused shared expert, for models that have one."""
+    if model.shared_width:
+        formats = Precision("bf16", "fp8", "fp8", "fp8")
+        yield {"shared_experts": "fused", "precision": formats}
+        yield {
+            "shared_experts": "waterfill",
+            "dispatch": "low_latency",
+            "tensor_parallel": 2,
+        }
+
+
 def plans():
     for name in model_names():
         model = load_model(name)
@@ -262,6 +285,7 @@ def plans():
                     "precision": Precision("int4", "fp8", "fp8", "fp8"),
                     "tensor_parallel": 8,
                 },
+                *_fused(model),
             )
         ):
             topology = Topology(load_gpu("h200"), 4, 8)

@@ -249,7 +249,8 @@ def test_waiting_for_experts_is_told_from_waiting_for_others():
     assert "hosts" not in screen
     assert "guess" not in screen
     more = {"experts_on_cpu": 2, "cpu_busy_frac": 0.1, "prefetched_experts": 5}
-    more |= {"prefetch_useful_frac": 0.8, "prefetch_wasted_frac": 0.2}
+    more |= {"prefetch_useful_frac": 0.6, "prefetch_late_frac": 0.3}
+    more |= {"prefetch_wasted_frac": 0.1}
     screen = run_screen(record | more, {}, 0, 1)
     assert "2   (processors busy 10.0 %)" in screen
-    assert "5   (used 80.0 %, left unused 20.0 %)" in screen
+    assert "5   (there in time 60.0 %, late 30.0 %, left unused 10.0 %)" in screen

@@ -164,8 +164,35 @@ def test_workspace_of_masked_kernels():
     system = system_of(model, 32, redundant=256, dispatch="low_latency")
     pairs = {case: workspace_pairs(system, 1024, case) for case in CASES}
 
-    assert set(pairs.values()) == {16 * 32 * 256.0}
-    assert expert_workspace_bytes(model, pairs["worst"]) == 3.5 * GIB
+    assert set(pairs.values()) == {(16 * 32 * 256.0, 0.0)}
+    assert expert_workspace_bytes(model, pairs["worst"][0]) == 3.5 * GIB
+
+
+def test_a_fused_shared_expert_runs_once_at_its_own_width():
+    """DeepSeek-V2-Lite, 4096 tokens on one GPU: 6 choices of 1408 and one of 2816.
+
+    Residual stream twice 32 MiB, 6 x 4096 pairs of 9728 B, 4096 of 16896 B; and none of
+    the 2 x 2816 elements of a token that the shared network takes beside routed ones.
+    """
+    fused = system_of(load_model("deepseek-v2-lite"), 1, shared_experts="fused")
+    tokens, mib = 4096, 2**20
+
+    for case in CASES:
+        assert workspace_pairs(fused, tokens, case) == (6 * tokens, tokens)
+        assert activation_bytes(fused, tokens, case) == (32 + 228 + 66) * mib
+    beside = replace(fused, shared_experts="before")
+    assert activation_bytes(beside, tokens, "balanced") == (32 + 228 + 44) * mib
+
+
+def test_a_masked_array_is_as_wide_as_its_expert():
+    """Low latency: 8 routed slots and a shared one, 8 ranks of 100 tokens at each."""
+    options = {"dispatch": "low_latency", "shared_experts": "waterfill"}
+    system = system_of(load_model("deepseek-v2-lite"), 8, **options)
+
+    assert workspace_pairs(system, 100, "worst") == (8 * 800, 800)
+    assert activation_bytes(system, 100, "worst") == 800 * (
+        8 * 9728 + 16896 + 2 * 2 * 2048 / 8
+    )
 
 
 def test_low_latency_tokens_go_in_rounds():

@@ -23,11 +23,11 @@ def load_of(system, tokens, slots, rows=None, sequences=0, padding=0):
     gpus, layers = system.topology.gpus, len(slots)
     ones = np.ones(gpus, np.int64)
     ports = np.zeros((layers, 2, gpus), np.int64)
-    more = {} if rows is None else {"rows": np.asarray(rows)}
     tokens = np.asarray(tokens) * ones
     slots = np.asarray(slots)
+    rows = slots.sum(axis=1) if rows is None else np.asarray(rows)
     given = (tokens, padding * ones, sequences * ones, 0 * ones, 0 * ones)
-    return PassLoad(*given, slots, ports, ports, **more)
+    return PassLoad(*given, slots, ports, ports, rows)
 
 
 def real_system(name="mixtral-8x7b", gpus=4, **options):
@@ -52,6 +52,33 @@ def test_an_even_pass_takes_what_the_plan_says(name, tokens):
     activations = activation_bytes(system, tokens, "balanced")
     assert found.bytes[0].tolist() == [ceil(buffers)] * 4
     assert found.bytes[1].tolist() == [ceil(activations)] * 4
+
+
+@pytest.mark.parametrize("dispatch", ["normal", "low_latency"])
+@pytest.mark.parametrize("shared", ["fused", "waterfill"])
+def test_an_even_pass_with_fused_experts_takes_what_the_plan_says(shared, dispatch):
+    """The ledger weighs the shared expert's tokens as the pool does."""
+    options = {"shared_experts": shared, "dispatch": dispatch}
+    system = real_system("deepseek-v2-lite", **options)
+    tokens, layers = 128, len(system.model.moe_layers)
+    even = np.full((layers, 17, 4), tokens * 6 // 16)
+    even[:, 16] = tokens
+    rows = np.full((layers, 4), received(system, tokens, "balanced").tokens)
+    found = footprint(load_of(system, tokens, even, rows), system)
+
+    activations = activation_bytes(system, tokens, "balanced")
+    assert found.bytes[1].tolist() == [ceil(activations)] * 4
+
+
+def test_a_shared_expert_elsewhere_weighs_there():
+    """Waterfill sends two tokens to GPU 3: 16896 bytes each, and nothing at home."""
+    system = real_system("deepseek-v2-lite", shared_experts="waterfill")
+    slots = np.zeros((26, 17, 4), np.int64)
+    slots[7, 16, 3] = 2
+    found = footprint(load_of(system, 0, slots), system)
+
+    assert found.bytes[1].tolist() == [0, 0, 0, 2 * 16896]
+    assert found.layer[3] == 7
 
 
 def test_the_worst_pass_takes_what_the_plan_says_of_the_worst():

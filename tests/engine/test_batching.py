@@ -21,6 +21,7 @@ from moesim.engine.batch.waiting import WINDOW, checked_row
 from moesim.errors import InputError
 from moesim.measure.columns import RequestColumns
 from moesim.policy.compose import ArrivalOrder
+from moesim.spec.memory import MemorySpec
 from moesim.spec.serving import ServingSpec
 from plain_batcher import PlainBatcher
 from worlds import requests_of
@@ -511,6 +512,18 @@ def test_what_the_assign_role_sees_does_not_change_under_it():
     landed(batcher, drafted(batcher))
 
     assert (seen.tokens.tolist(), seen.kv_blocks.tolist()) == ([4], [0])
+
+
+def test_contiguous_memory_is_seen_in_blocks_and_refused_in_tokens():
+    """The pool counts tokens: 21 of them are 6 blocks of 4; 41 do not fit into 40."""
+    memory = MemorySpec("contiguous", reserve="exact")
+    limits = {"block_size": 4, "kv_blocks": 10, "memory": memory}
+    batcher = batcher_of([12, 12], [10, 30], **limits)
+
+    landed(batcher, drafted(batcher))
+
+    assert batcher.view().kv_blocks.tolist() == [6]
+    assert batcher.refusal(1) == "needs 41 KV tokens, a rank holds 40"
 
 
 @pytest.mark.parametrize("padding", ["none", "masked", "routed"])

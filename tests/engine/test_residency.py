@@ -14,6 +14,7 @@ from moesim.engine.event.engine import EventEngine
 from moesim.engine.microbatch import TickCost
 from moesim.engine.residency.gpu import GpuExperts
 from moesim.engine.residency.host import Tier
+from moesim.engine.residency.port import Load, Port, Verdict
 from moesim.engine.residency.residents import Residents
 from moesim.measure.columns import Recorder
 from moesim.policy.bundle import Policy, make_policy
@@ -228,13 +229,12 @@ def test_memory_holds_locks_let_go_and_everybody_ends(world, given, more, ticks)
     assert ((log.hits + log.misses) == active).all()
     jobs = sum(int((b.cost.experts > 0).sum()) for b in batches)
     assert recorder.waits.count.sum() == jobs - log.on_cpu.sum()
-    assert int((log.useful + log.wasted).sum()) <= int(log.prefetches.sum())
+    counted = log.useful + log.late + log.wasted
+    assert (counted + [len(gpu.unused) for gpu in gpus] == log.prefetches).all()
     assert (log.busy == log.loads * ticks).all()
     for gpu in gpus:
-        assert not gpu.locks
-        assert not gpu.awaited
-        assert not gpu.asked
-        assert not residents.stays
+        held = [*gpu.locks, *gpu.awaited, *gpu.asked, *residents.stays]
+        assert not held
         assert not any(load.urgent for load in gpu.loads.values())
         start = sum(residents_at_start(system, gpu.gpu))
         now = sum(len(c.resident) for c in {id(c): c for c in gpu.caches}.values())
@@ -517,7 +517,8 @@ def test_who_is_waited_for_goes_first_and_a_guess_is_promoted():
     assert done == [30 + 3 + 2]
     log = recorder.residency
     assert log.prefetches.tolist() == [2]  # slot 3 had a pass waiting as it began
-    assert log.useful.tolist() == [2]
+    assert log.late.tolist() == [2]  # both were waited for
+    assert log.useful.tolist() == [0]
     assert log.misses.sum() == 3
 
 
@@ -590,13 +591,76 @@ def test_nobody_beats_who_knows_the_future():
 
 def _touches(system, batches, name, size):
     """Return how many hits there were, and the touches in the engine's order."""
-    seen, use = [], GpuExperts.use
+    seen, use, miss = [], GpuExperts.use, GpuExperts.miss
     try:
         GpuExperts.use = lambda self, key: (seen.append(key), use(self, key))[1]
+        GpuExperts.miss = lambda self, key: (seen.append(key), miss(self, key))[1]
         _, recorder = play_batches(with_residency(system, size, cache=name), batches)
     finally:
-        GpuExperts.use = use
+        GpuExperts.use, GpuExperts.miss = use, miss
     return int(recorder.residency.hits.sum()), seen
+
+
+def test_a_port_knows_what_is_left_of_the_load_on_the_wire():
+    """Two waited for and a guess, ten ticks each: one of the two has six left."""
+    clock = Clock()
+    port = Port(clock, 10, lambda _: Verdict.TAKE, lambda _: None)
+    for slot, urgent in enumerate((True, True, False)):
+        port.submit(Load((0, slot, 0), 0, urgent=urgent))
+    found = {}
+    for now in (1, 4, 9, 10, 15, 25, 30, 40):
+        clock.after(now, lambda _, now=now: found.setdefault(now, port.backlog))
+    assert port.backlog == 20
+    while clock._queue:
+        clock.step()
+
+    assert found == {1: 19, 4: 16, 9: 11, 10: 10, 15: 5, 25: 5, 30: 0, 40: 0}
+
+
+def test_the_cheaper_way_knows_what_is_left_on_the_wire():
+    """The second pass comes as the first's load has 1 left of 40: 1 + 40 + 3 < 1 + 44."""
+    host = HostSpec(SIZE / 43e-12, 1e30)
+    system = one_gpu(2, 40, on_miss="cheaper", host=host)
+    batches = [
+        one_batch(1, 0, ((0, 0, 3, 0),), number=0),
+        one_batch(1, 0, ((0, 0, 0, 3),), number=1, at=39),
+    ]
+
+    _, recorder = play_batches(system, batches)
+
+    assert recorder.residency.on_cpu.tolist() == [0]
+    assert recorder.residency.loads.tolist() == [2]
+
+
+def test_a_guess_that_one_waits_for_is_late_though_another_then_finds_it():
+    """It comes at 10; one needed it at 5 and acts at 20, the other needs it at 12."""
+    guess = PrefetchSpec("path", lookahead=0)
+    system = one_gpu(1, sync_s=15e-12, prefetch=guess)
+    batches = [one_batch(number=0), one_batch(attention=7, number=1)]
+
+    _, recorder = play_batches(system, batches)
+
+    log = recorder.residency
+    assert (log.hits.sum(), log.misses.sum()) == (1, 1)
+    assert log.late.tolist() == log.prefetches.tolist() == [1]
+    assert log.useful.tolist() == [0]
+
+
+def test_what_was_absent_counts_as_used_when_it_was_needed():
+    """LRU: slot 4 is needed at 5 and begins to come at 15; slot 0 is needed at 7."""
+    system = with_residency(tiny_system(1, 8, 1), 3, 10)
+    needs = [(3, 4), (0,), (5,), (6,), (0,)]
+    batches = []
+    for number, slots in enumerate(needs):
+        row = [3 if slot in slots else 0 for slot in range(8)]
+        at, attention = (0, 5 - 3 * number) if number < 2 else (1000 * number, 5)
+        batches.append(one_batch(1, attention, (row,), number=number, at=at))
+
+    _, recorder = play_batches(system, batches)
+
+    # Slot 3 leaves for 5, and 4 for 6: 0 is still there.
+    assert recorder.residency.hits.tolist() == [[2]]
+    assert recorder.residency.loads.tolist() == [4]
 
 
 def test_a_guess_that_leaves_unused_is_wasted():
@@ -647,8 +711,10 @@ def test_a_guess_that_is_needed_goes_on_while_its_price_is_paid():
 
     # The second comes at 20, as the price has been paid: it is there by then.
     assert done == [20 + 3 + 3 + 2]
-    assert recorder.residency.prefetches.tolist() == [2]
-    assert recorder.residency.misses.tolist() == [[2]]
+    log = recorder.residency
+    assert log.prefetches.tolist() == log.late.tolist() == [2]
+    assert log.useful.tolist() == log.wasted.tolist() == [0]
+    assert log.misses.tolist() == [[2]]
 
 
 def test_a_pass_stalls_only_while_nothing_of_it_is_there():

@@ -10,7 +10,9 @@ import moesim
 from moesim.engine.instance import Instance
 from moesim.engine.play import play
 from moesim.engine.residency.scout import Scout
-from moesim.policy.bundle import make_policy
+from moesim.errors import InputError
+from moesim.policy.bundle import Policy, make_policy
+from moesim.policy.rebalance import Sglang
 from moesim.policy.release import swaps_ahead
 from moesim.policy.road import Swap
 from moesim.routing.synthetic import Uniform
@@ -91,6 +93,19 @@ def test_touched_experts_of_a_short_prompt():
     # The spread of one layer's count is below 6.
     assert touched.mean() == pytest.approx(expected, abs=4 * 6 / np.sqrt(layers))
     assert log.hits.max() <= 1
+
+
+def test_a_policy_that_moves_experts_itself_is_refused():
+    """Whatever the scenario says: who looks after experts knows one placement."""
+    system = tiny_system(2, 8, 2)
+    nothing = np.zeros((2, system.placement.slots_per_gpu, 2), np.int64)
+    spec = ResidencySpec(4, pinned=nothing, popularity=np.zeros((0, 0)))
+    rest = (ServingSpec(), Uniform(2, 8, 2, seed=4), requests_of([0.0], 8, 2))
+    policy = Policy(rebalance=Sglang(interval=1))
+
+    with pytest.raises(InputError, match="residency is not simulated where experts"):
+        Instance(replace(system, residency=spec), *rest, policy)
+    assert Instance(system, *rest, policy).mover
 
 
 def test_wrong_guesses_on_a_busy_port_make_it_worse():

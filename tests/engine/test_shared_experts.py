@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import astuple, replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -410,6 +411,31 @@ def test_tables_are_of_routed_experts_and_time_is_of_all(shared, changes):
     assert found.experts["jobs"].sum() <= before.experts["jobs"].sum() * 1.1
 
 
+def passed(slots, tokens, padding=(0, 0)):
+    """Return what is written down of a pass, as far as it matters here."""
+    return SimpleNamespace(
+        slot_tokens=np.array(slots),
+        source_tokens=np.array(tokens),
+        source_padding=np.array(padding),
+    )
+
+
+@pytest.mark.parametrize(("shared", "away"), [([3, 3], 0), ([2, 4], 1 / 6)])
+def test_padding_that_is_routed_has_a_home_too(shared, away):
+    """GPU 1 pads its token to the 3 of GPU 0, and serves the padding itself."""
+    log = SharedLog(fusing(1, 2, 1, "normal"))
+    log.add(passed([[[6, 6], shared]], [3, 1], [0, 2]))
+
+    assert log.facts()["shared_away_frac"] == away
+
+
+@pytest.mark.parametrize("padding", ["none", "masked", "routed"])
+def test_fused_experts_never_leave_home(padding):
+    run = moesim.run(small("fused").with_({"serving.padding": padding}))
+
+    assert run.summary["shared_away_frac"] == 0
+
+
 def test_a_record_says_how_even_and_how_far_from_home():
     """Two GPUs of one slot, the shared expert three times as wide: 10 + 6 and 4 + 12.
 
@@ -421,8 +447,8 @@ def test_a_record_says_how_even_and_how_far_from_home():
     )
     log = SharedLog(system)
     assert log.facts() == {}
-    log.add(np.array([[[5, 2], [1, 2]]]), np.array([2, 1]))
-    log.add(np.array([[[5, 0], [1, 0]]]), np.array([1, 0]))
+    for slots, tokens in (([[5, 2], [1, 2]], [2, 1]), ([[5, 0], [1, 0]], [1, 0])):
+        log.add(passed([slots], tokens))
 
     assert log.facts() == {
         "shared_away_frac": 1 / 4,
@@ -580,7 +606,8 @@ def test_a_plan_counts_them_in(kernel):
     assert costs[1].experts.sum() > costs[0].experts.sum()
     assert costs[1].attention.sum() < costs[0].attention.sum()
     rows, all_rows = (received(s, tokens, "balanced") for s in (plain, fused))
-    assert all_rows.pairs == rows.pairs + tokens
+    assert all_rows.pairs == rows.pairs
+    assert (rows.shared, all_rows.shared) == (0, tokens)
     assert rows.tokens < all_rows.tokens < 8 * tokens
     buffers = [exchange_bytes(system, tokens, "balanced") for system in (plain, fused)]
     if kernel == "low_latency":

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import moesim
+from moesim.cost.binding import expert_bound
 from moesim.measure.binding import busiest
 from moesim.scenario.load import load_text
 
@@ -140,3 +141,48 @@ def test_absent_experts_need_the_host(changes, name, key):
     assert result.summary["binding_frac"] == pytest.approx(
         busy / result.summary["duration"]
     )
+
+
+def seen_by_busiest(monkeypatch, changes):
+    """Return the tokens of the mean job that a run's experts are judged by."""
+    asked = []
+
+    def watch(mean, system):
+        asked.append(mean)
+        return expert_bound(mean, system)
+
+    monkeypatch.setattr("moesim.measure.binding.expert_bound", watch)
+    text = TEXT.replace("mixtral-8x7b", "deepseek-v2-lite").replace(
+        "node: 8", "node: 2"
+    )
+    result = moesim.run(load_text(text).with_(changes))
+    (mean,) = asked
+    assert np.ptp(mean) == 0
+    return float(mean.flat[0]), result
+
+
+@pytest.mark.parametrize("kernel", ["per_expert", "grouped"])
+@pytest.mark.parametrize("shared", ["before", "fused", "waterfill"])
+def test_a_mean_job_is_one_of_routed_experts(monkeypatch, shared, kernel):
+    """Tokens over jobs as the table of experts has them, wherever shared ones run."""
+    changes = {"kernels.shared_experts": shared, "kernels.experts": kernel}
+    found, result = seen_by_busiest(monkeypatch, changes)
+    table = result.experts
+
+    assert found == pytest.approx(table["tokens"].sum() / table["jobs"].sum())
+
+
+def test_jobs_of_processors_are_not_those_of_gpus(monkeypatch):
+    """One GPU, every expert as popular: jobs on the GPU are as large as with all there.
+
+    Half of the experts never leave the host, so half of the tokens have no job.
+    """
+    one = {"cluster.gpus_per_node": 1, "routing": "uniform"}
+    there, _ = seen_by_busiest(monkeypatch, one)
+    away = {"hbm_experts": "50%", "on_miss": "cpu", "cache": "static"}
+    found, result = seen_by_busiest(monkeypatch, one | {"residency": away})
+    table = result.experts
+
+    assert result.summary["experts_on_cpu"] > 0
+    assert table["tokens"].sum() / table["jobs"].sum() > 1.8 * there
+    assert found == pytest.approx(there, rel=0.05)

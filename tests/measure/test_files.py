@@ -151,7 +151,7 @@ def test_the_result_file_has_means_intervals_and_size(tmp_path):
 
     assert saved["p99_ttft_ms"] == 2.0
     assert saved["ci95"]["p99_ttft_ms"] == list(result.ci95["p99_ttft_ms"])
-    assert (saved["replications"], saved["schema_version"]) == (2, 1)
+    assert (saved["replications"], saved["schema_version"]) == (2, 2)
 
 
 def test_the_result_file_has_numbers_where_readers_divide():
@@ -475,9 +475,15 @@ def test_missing_and_changed_files_are_all_named(tmp_path):
 def test_a_run_of_another_schema_is_refused(tmp_path):
     run = write_run(made(), tmp_path / "run")
     manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}))
+    old = {**manifest, "schema_version": 1, "versions": {"moesim": "0.7"}}
+    (run / "manifest.json").write_text(json.dumps(old))
 
-    with pytest.raises(InputError, match="schema version 99"):
+    said = "written by moesim 0.7 with schema version 1; this one reads 2; run its "
+    with pytest.raises(InputError, match=said + "scenario.yaml again"):
+        read_run(run)
+
+    (run / "manifest.json").write_text(json.dumps(old | {"versions": None}))
+    with pytest.raises(InputError, match="written by moesim with schema version 1"):
         read_run(run)
 
 

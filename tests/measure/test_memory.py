@@ -80,13 +80,16 @@ def test_shares_are_means_over_time():
     assert facts["kv_external_frag_at_peak"] == 6 / 20
 
 
-def test_the_peak_is_the_first_instant_at_which_most_is_given_out():
+def test_the_peak_is_when_most_is_given_out_and_most_of_that_is_computed():
+    """Not when it is given out, before anything is computed; of equals the first."""
     times = KvTimes(1, 10)
-    for now, held, used in ((1, 4, 1), (2, 8, 2), (3, 8, 7), (4, 1, 1)):
-        times.set(now, np.array([held]), np.array([used]), np.array([False]))
+    levels = ((1, 8, 0), (2, 8, 7), (3, 8, 7), (4, 8, 1), (5, 7, 7))
+    for now, held, used in levels:
+        times.set(now, np.array([held]), np.array([used]), np.array([now == 2]))
 
-    assert times.facts()["kv_used_frac_at_peak"] == 0.2
-    assert times.facts()["kv_internal_frag_at_peak"] == pytest.approx(0.6)
+    assert times.facts()["kv_used_frac_at_peak"] == 0.7
+    assert times.facts()["kv_internal_frag_at_peak"] == pytest.approx(0.1)
+    assert times.facts()["kv_external_frag_at_peak"] == 0.2
 
 
 def test_a_run_without_time_has_no_means():

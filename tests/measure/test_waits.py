@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from moesim.measure.waits import (
     BINS,
     BINS_PER_OCTAVE,
-    BLOCK,
     FLOOR_PS,
     OCTAVES,
     RELATIVE_ERROR,
@@ -137,50 +136,16 @@ def test_counts_sums_and_maxima_are_exact(rows):
 @settings(max_examples=100, deadline=None)
 @given(jobs)
 def test_one_by_one_is_the_same_as_all_at_once(rows):
-    """`add` fills a block, `extend` counts at once; they may be mixed."""
-    single, mixed = WaitColumns(4), WaitColumns(4)
+    """However the waits are divided over calls."""
+    single = WaitColumns(4)
     together = columns_of([w for _, w in rows], [c for c, _ in rows], 4)
-    for number, (cell, wait) in enumerate(rows):
-        single.add(cell, wait)
-        if number % 2:
-            mixed.add(cell, wait)
-        else:
-            mixed.extend(np.array([cell]), np.array([wait]))
+    for cell, wait in rows:
+        single.extend(np.array([cell]), np.array([wait]))
 
-    for columns in (single, mixed):
-        assert (columns.count == together.count).all()
-        assert (columns.total == together.total).all()
-        assert (columns.maximum == together.maximum).all()
-        assert (columns.histogram == together.histogram).all()
-
-
-@pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_a_full_block_is_counted_once(extra):
-    """Just below, at and above the size of a block."""
-    columns = WaitColumns(2)
-    for number in range(BLOCK + extra):
-        columns.add(number % 2, 7)
-
-    assert columns.count.sum() == BLOCK + extra
-    assert columns.total.sum() == 7 * (BLOCK + extra)
-    assert columns.count.sum() == BLOCK + extra
-
-
-def test_a_block_is_emptied_when_it_is_full():
-    """Memory does not grow with the number of jobs."""
-    columns = WaitColumns(1)
-    for _ in range(BLOCK):
-        columns.add(0, 7)
-
-    assert columns.histogram.sum() == BLOCK
-
-
-@pytest.mark.parametrize("figure", ["count", "total", "maximum"])
-def test_every_figure_includes_what_was_just_added(figure):
-    columns = WaitColumns(1)
-    columns.add(0, 5)
-
-    assert getattr(columns, figure).tolist() == [5 if figure != "count" else 1]
+    assert (single.count == together.count).all()
+    assert (single.total == together.total).all()
+    assert (single.maximum == together.maximum).all()
+    assert (single.histogram == together.histogram).all()
 
 
 def test_cells_put_together_are_one_histogram(monkeypatch):
@@ -203,13 +168,11 @@ def test_cells_put_together_are_one_histogram(monkeypatch):
 
 
 def test_some_of_the_cells_are_what_they_were():
-    """In the order that is asked for, whether written one by one or in blocks."""
+    """In the order that is asked for."""
     rng = np.random.default_rng(3)
     cells, waits = rng.integers(0, 9, 500), rng.integers(0, 10**9, 500)
     columns = WaitColumns(9)
-    columns.extend(cells[:250], waits[:250])
-    for cell, wait in zip(cells[250:].tolist(), waits[250:].tolist(), strict=True):
-        columns.add(cell, wait)
+    columns.extend(cells, waits)
     asked = np.array([7, 2, 4])
 
     some = columns.only(asked)

@@ -67,6 +67,19 @@ def test_the_figure_has_every_band_and_the_limit(table):
     assert all(abs(a - b) > 0.1 for a, b in pairwise(greys))
 
 
+@pytest.mark.parametrize(("limit", "cut"), [(38, False), (39, True), (140, True)])
+def test_a_limit_far_above_is_said_and_not_drawn(table, limit, cut):
+    """The peak is 23 GiB: 60 % of 38.3."""
+    table["limit_bytes"] = limit * GIB
+    figure = result_of(table).plot.memory()
+    axes = figure.axes[0]
+
+    assert bool(axes.lines) != cut
+    assert axes.get_ylim()[1] == pytest.approx(1.08 * (23 if cut else limit))
+    said = f"23 GiB of {limit} GiB (the limit, above the picture)"
+    assert (said in headline(fullest(table))) == cut
+
+
 def test_a_run_that_nobody_watched_says_so():
     figure = make_result(size=SMALL).plot.memory()
 

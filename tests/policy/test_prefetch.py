@@ -101,6 +101,18 @@ def test_caches_start_full_with_the_most_popular(scope):
         assert caches[0] is caches[1]
 
 
+@pytest.mark.parametrize("cache", [*RULES])
+def test_the_least_popular_of_those_that_are_there_leaves_first(cache):
+    """Under every rule: LIFO's last to come is the first to leave."""
+    popularity = np.array([[1.0, 9, 5, 7]])
+    spec = spec_of(3, 1, 4, cache=cache, popularity=popularity)
+
+    (found,) = stock(spec, contiguous(1, 4, 1, 0), 0)
+
+    assert sorted(found.resident) == [(0, 1), (0, 2), (0, 3)]
+    assert found.victim() == (0, 2)
+
+
 def test_static_leaves_one_place_for_those_that_pass():
     popularity = np.array([[1.0, 9, 5, 7]])
     placement = contiguous(1, 4, 1, 0)

@@ -142,3 +142,21 @@ def test_a_setting_that_cannot_be_read_is_refused(text, said):
 
 def test_a_setting_may_hold_an_equals_sign():
     assert parse_setting("name=a=b") == ("name", "a=b")
+
+
+@pytest.mark.parametrize("change", [{"memory": {}}, dict([parse_setting("memory={}")])])
+def test_an_empty_section_is_a_section(change):
+    """As in a file: there with all its defaults; one that is there stays as it is."""
+    found = SCENARIO.with_(change)
+
+    assert "memory" not in SCENARIO.resolved()
+    assert found == load_text(SCENARIO.text() + "memory: {}\n")
+    assert found.resolved()["memory"]["over_capacity"] == "wait"
+    swaps = SCENARIO.with_({"memory.preemption": "swap"})
+    assert swaps.with_(change) == swaps
+    assert SCENARIO.with_({"policy": {}, "workload": {"arrivals": {}}}) == SCENARIO
+
+
+def test_an_empty_section_is_no_number_and_no_secret_key():
+    assert "workload.num_prompts" in refused({"workload.num_prompts": {}})[0]
+    assert "did you mean 'memory'" in refused({"memry": {}})[0]

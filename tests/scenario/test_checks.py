@@ -19,6 +19,35 @@ def problems_of(text, **options):
     return {p.key: p for p in caught.value.problems}
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("kernels: {attention: split}", "kernels.attention is split"),
+        ("kernels: {shared_experts: overlapped}", "kernels.shared_experts is overl"),
+    ],
+)
+def test_an_engine_that_would_not_be_exact_is_refused_where_it_is_asked_for(
+    more, reason
+):
+    text = BASE.replace("mixtral-8x7b", "deepseek-v2-lite") + more
+    serving = "\nserving: {engine: ENGINE, max_in_flight: 2}\n"
+    for engine in ("auto", "event"):
+        assert load_text(text + serving.replace("ENGINE", engine))
+    (found,) = problems_of(text + serving.replace("ENGINE", "array")).values()
+
+    assert (found.key, found.line) == ("serving.engine", 5)
+    assert f"array would not be exact: {reason}" in found.message
+
+
+def test_experts_that_come_and_go_need_the_event_engine():
+    (found,) = problems_of(
+        f"{BASE}serving: {{engine: array}}\nresidency: {{}}"
+    ).values()
+
+    assert found.key == "residency"
+    assert "needs the event engine" in found.message
+
+
 def test_one_mistake_hides_no_other():
     """Wrong values, unknown keys and wrong names of every section come at once."""
     found = problems_of("""\

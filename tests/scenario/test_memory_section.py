@@ -194,7 +194,7 @@ def test_a_folder_has_the_levels_over_time_if_they_were_watched(tmp_path):
 
 
 def test_a_run_out_of_memory_is_told_plainly(tmp_path):
-    given = scenario_of({"capacity": 0.2}).with_({"replications": 2})
+    given = scenario_of({"capacity": 0.28126}).with_({"replications": 2})
     result = moesim.run(given, out=tmp_path / "run")
     found = json.loads((tmp_path / "run" / "result.json").read_text())
 
@@ -202,13 +202,46 @@ def test_a_run_out_of_memory_is_told_plainly(tmp_path):
     assert found["failed"] == 12
     assert found["ooms"] == 1
     assert found["oom"].startswith("out of memory at 0.000000 s on GPU ")
-    assert found["oom"].endswith(" of 16 GiB")
+    assert found["oom"].endswith(" of 22.5 GiB")
     assert (result.requests["status"] == "failed").all()
     assert moesim.open_run(tmp_path / "run").summary["oom"] == found["oom"]
-    with pytest.raises(InputError, match="nothing to compare"):
+    said = "nothing to compare.*no value here; fifo ran out of memory in 2 of 2 runs: "
+    with pytest.raises(InputError, match=f"{said}out of memory at .*[^.]$") as caught:
         moesim.compare(
             given, ["fifo"], variants={"more": {"memory.capacity": 1}}, replications=2
         )
+    assert "more ran out" not in str(caught.value)
+
+
+def test_what_is_always_in_memory_fits_into_it():
+    found = problems_of({"capacity": 0.28125})["memory.capacity"]
+    assert "22.5 GiB weights + 10 MiB KV pool = 22.5 GiB of 22.5 GiB" in found
+    assert "serving.kv_blocks auto" in found
+    assert "kv_blocks" not in problems_of({"capacity": 0.2})["memory.capacity"]
+
+    assert scenario_of({"capacity": 0.2, "over_capacity": "ignore"})
+    with pytest.raises(InputError, match=r"seed-8x32 does not fit .*16 GiB of 80 GiB"):
+        load_text(BASE.replace("20}", "auto}") + "memory: {capacity: 0.2}\n")
+
+
+@pytest.mark.parametrize(("capacity", "share"), [(0.5, 0.5), (0.95, 0.9)])
+def test_a_pool_is_sized_within_what_may_be_in_use(capacity, share):
+    auto = {"serving.kv_blocks": "auto"}
+    given = scenario_of({"capacity": capacity}).with_(auto)
+    plain = load_text(BASE).with_({**auto, "serving.gpu_memory_utilization": share})
+
+    assert build(given, 0).serving.kv_blocks == build(plain, 0).serving.kv_blocks
+    assert moesim.run(given).summary["ooms"] == 0
+
+
+def test_what_is_wrong_with_experts_is_not_told_of_memory_too():
+    for more, place in (
+        ("residency: {hbm_experts: 999}\n", "residency.hbm_experts"),
+        ("placement: {redundant_experts: 3}\n", "placement"),
+        ("placement: {name: file, path: none.npy}\n", "placement.path"),
+    ):
+        (key,) = problems_of({}, more)
+        assert key.startswith(place)
 
 
 def test_one_run_of_several_that_dies_is_named():

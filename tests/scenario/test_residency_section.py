@@ -124,7 +124,14 @@ def test_the_text_of_a_scenario_says_all_of_it(section):
             "pinned.0.layer",
             "they are 0 to 31",
         ),
-        ({"hbm_experts": 64, "pinned": 5}, "pinned", "do not fit into 2"),
+        (
+            {
+                "hbm_experts": 64,
+                "pinned": [{"layer": 1, "expert": n} for n in range(3)],
+            },
+            "pinned",
+            "do not fit into 2",
+        ),
         (
             {
                 "hbm_experts": 32,
@@ -139,6 +146,7 @@ def test_the_text_of_a_scenario_says_all_of_it(section):
         ({"prefetch": {"name": "path", "hit_rate": 1}}, "prefetch.hit_rate", "nothing"),
         ({"prefetch": {"lookahead": 1}}, "prefetch.lookahead", "does nothing with"),
         ({"sync": 3}, "sync", "has no unit"),
+        ({"sync": "61 s"}, "sync", "less than or equal to 60"),
         ({"host_experts": 0}, "host_experts", ">= 1"),
         ({"host_experts": "some"}, "host_experts", "all or a whole number"),
     ],
@@ -151,11 +159,48 @@ def test_mistakes_are_told_once_with_the_right_thing(section, key, message):
 
 
 @pytest.mark.parametrize(
+    ("extra", "cluster", "key"),
+    [
+        ("", ", host_bandwidth: 25 GB/s", "cluster.host_bandwidth"),
+        ("", ", host: {flops: 1 TFLOPS}", "cluster.host"),
+        ("policy: {name: cross_layer, swap_hold: 0.1}", "", "policy.swap_hold"),
+        (
+            "placement: {redundant_experts: 2, rebalance: vllm}",
+            ", host_bandwidth: 25 GB/s",
+            "cluster.host_bandwidth",
+        ),
+        (
+            "memory: {preemption: recompute}",
+            ", host_bandwidth: 25 GB/s",
+            "cluster.host_bandwidth",
+        ),
+    ],
+)
+def test_what_does_nothing_without_it_is_told_where_it_is_said(extra, cluster, key):
+    with pytest.raises(InputError) as caught:
+        scenario_of(None, extra, cluster)
+    (problem,) = caught.value.problems
+    line = 2 if cluster else 7
+    assert (problem.key, problem.line) == (key, line)
+    assert "does nothing without a section residency" in problem.message
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "memory: {preemption: swap}",
+        "placement: {redundant_experts: 2, rebalance: tensorrt_llm}",
+    ],
+)
+def test_others_use_the_port_to_the_host_too(extra):
+    given = scenario_of(None, extra, ", host_bandwidth: 25 GB/s")
+
+    assert build(given, 0).system.topology.gpu.host_bandwidth == 25e9
+
+
+@pytest.mark.parametrize(
     ("extra", "cluster", "section", "message"),
     [
-        ("", ", host_bandwidth: 25 GB/s", None, "host_bandwidth does nothing without"),
-        ("", ", host: {flops: 1 TFLOPS}", None, "cluster.host does nothing without"),
-        ("policy: {name: cross_layer, swap_hold: 0.1}", "", None, "policy.swap_hold"),
         ("placement: {redundant_experts: 2, rebalance: vllm}", "", {}, "rebalance"),
         ("", ", host: {memory: 50 GiB}", {}, "and its host has 50 GiB"),
     ],
@@ -164,6 +209,114 @@ def test_what_does_not_go_together_is_refused(extra, cluster, section, message):
     (found,) = problems_of(section, extra, cluster).values()
 
     assert message in found
+
+
+@pytest.mark.parametrize("placed", ["contiguous", "round_robin", "eplb"])
+@pytest.mark.parametrize("scope", ["layer", "gpu"])
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_of_the_most_popular_each_gpu_pins_what_fits(placed, scope, count):
+    """Half of the places: 2 of 4 a layer, one left for others; or 64 a GPU, 63."""
+    section = {"hbm_experts": 64, "pinned": count, "scope": scope}
+    given = scenario_of(section, f"placement: {placed}")
+
+    for seed in range(3):
+        system = build(given, seed).system
+        spec, placement = system.residency, system.placement
+        worth = np.take_along_axis(spec.popularity, placement.phy2log, axis=1)
+        ranks = np.argsort(np.argsort(-worth, axis=1), axis=1)  # one slot an expert
+        wanted = (ranks < count).reshape(32, 2, 4).swapaxes(1, 2)
+        worth = worth.reshape(32, 2, 4).swapaxes(1, 2)
+        assert (spec.pinned <= wanted).all()
+        by_cache = spec.pinned.sum(axis=1 if scope == "layer" else (0, 1))
+        most = 1 if scope == "layer" else 63
+        asked = wanted.sum(axis=1 if scope == "layer" else (0, 1))
+        assert (by_cache == np.minimum(asked, most)).all()
+        axis = 1 if scope == "layer" else (0, 1)
+        least = np.where(spec.pinned, worth, np.inf).min(axis=axis)
+        beaten = np.where(wanted & (spec.pinned == 0), worth, -1).max(axis=axis)
+        assert (beaten <= least).all()
+
+
+@pytest.mark.parametrize("placed", ["contiguous", "round_robin"])
+def test_any_number_pinned_runs_with_every_seed(placed):
+    """It depends on the pilot which GPU has how many of them: that is no mistake."""
+    section = {"hbm_experts": 64, "pinned": 8, "cache": "lru"}
+    result = moesim.run(scenario_of(section, f"placement: {placed}"), replications=2)
+
+    assert len(result.summaries) == 2
+
+
+def test_a_list_is_pinned_as_far_as_it_fits_where_placement_is_measured():
+    pinned = [{"layer": 0, "expert": n} for n in range(8)]
+    section = {"hbm_experts": 64, "pinned": pinned}
+    spec = build(scenario_of(section, "placement: eplb"), 0).system.residency
+
+    assert spec.pinned[0].tolist() == [[1, 1], [0, 0], [0, 0], [0, 0]]
+    assert not spec.pinned[1:].any()
+    assert "pinned" in problems_of(section, "placement: contiguous").popitem()[0]
+
+
+@pytest.mark.parametrize("key", ["threshold", "prefetch.hit_rate"])
+def test_what_is_left_empty_is_the_default(key):
+    section = {"prefetch": {"name": "next_layer", "hit_rate": None}, "threshold": None}
+    filled = {"prefetch": "next_layer"}
+
+    assert spec_of(section) == spec_of(filled)
+    given = scenario_of(filled).with_({f"residency.{key}": None})
+    assert given.resolved() == scenario_of(filled).resolved()
+
+
+def test_experts_leave_room_within_what_may_be_in_use():
+    found = problems_of({}, "memory: {capacity: 0.8}")
+
+    assert list(found) == ["residency.threshold"]
+    assert found["residency.threshold"].startswith(
+        "experts up to 0.85 of the GPU leave nothing for the KV cache: "
+        "memory.capacity is 0.8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "key", "message"),
+    [
+        ("host_bandwidth: 1e-300 B/s", "host_bandwidth", "1 MB/s or more is expected"),
+        (
+            "host_bandwidth: 0 B/s",
+            "host_bandwidth",
+            "1 MB/s or more is expected; got 0",
+        ),
+        ("host: {nvme_bandwidth: 999999 B/s}", "host.nvme_bandwidth", "1 MB/s or more"),
+        ("host: {memory_bandwidth: 1 B/s}", "host.memory_bandwidth", "got 1 B/s"),
+        ("host: {flops: 1e-300 TFLOPS}", "host.flops", "1 GFLOPS or more is expected"),
+    ],
+)
+def test_no_machine_is_so_slow(cluster, key, message):
+    found = problems_of({}, cluster=f", {cluster}")
+
+    assert list(found) == [f"cluster.{key}"]
+    assert message in found[f"cluster.{key}"]
+
+
+def test_the_slowest_machine_still_serves():
+    slow = (
+        ", host_bandwidth: 1 MB/s, host: {memory_bandwidth: 1 MB/s, flops: 1 GFLOPS, "
+        "nvme_bandwidth: 1 MB/s}"
+    )
+    for on_miss in ("load", "cheaper"):
+        section = {"hbm_experts": 64, "host_experts": 1, "on_miss": on_miss}
+        given = scenario_of(section, "", slow)
+        assert moesim.run(given).summary["completed"] == 4
+
+
+def test_where_all_are_there_all_may_be_pinned():
+    assert spec_of({"hbm_experts": 128, "pinned": 8}).pinned.all()
+
+
+def test_where_nobody_comes_in_no_place_is_left():
+    section = {"hbm_experts": 64, "pinned": 8, "cache": "static", "on_miss": "cpu"}
+    spec = spec_of(section)
+
+    assert (spec.pinned.sum(axis=1) == 2).all()
 
 
 def test_fewer_experts_fit_into_a_smaller_host():

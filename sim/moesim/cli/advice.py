@@ -8,9 +8,6 @@ IMBALANCED = 0.30
 TENTH, NEAR_CHANCE = 0.1, 1.5
 """A tenth gets its own share, and up to so many times what chance adds to that."""
 Record = Mapping[str, Any]
-NOTHING_SERVED = (
-    "Nothing was served: every request was rejected, so no policy mattered."
-)
 NOTHING_QUEUED = (
     "Nothing queued, so no order of service can matter: one micro-batch in flight "
     "meets no other (serving.max_in_flight)."
@@ -37,6 +34,17 @@ def uneven(share: float | None, chance: float | None) -> str:
         return known
     surely = chance is None or share - TENTH > NEAR_CHANCE * (chance - TENTH)
     return f"{known}: over 30 %, imbalanced".lstrip(": ") if surely else known
+
+
+def nothing_served(record: Record) -> str:
+    """Return what became of the requests of a run without a pass.
+
+    >>> nothing_served({"rejected": 0, "failed": 4})
+    'Nothing was served: every request failed, so no policy mattered.'
+    """
+    fates = {"rejected": "was rejected", "failed": "failed"}
+    known = " or ".join(said for key, said in fates.items() if record.get(key))
+    return f"Nothing was served: every request {known}, so no policy mattered."
 
 
 def why_rejected(record: Record) -> str:

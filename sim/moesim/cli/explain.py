@@ -1,6 +1,6 @@
 """``moesim run --explain``: why micro-batches of some requests went first or waited."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -103,7 +103,9 @@ def story(result: Result, run: Asked) -> str:
         row = table[table["request_id"] == request].iloc[0]
         mine = [note for note in kept if request in note.requests]
         lines += ["", f"Request {request}: {_times(row)}"]
-        lines += _told(mine) if mine else [_nothing(str(result.summary["policy"]))]
+        lines += [*_told(mine), *_fate(str(row["status"]), result.summary)]
+        if not mine and row["status"] == "finished":
+            lines.append(_nothing(str(result.summary["policy"])))
     return "\n".join(lines)
 
 
@@ -123,6 +125,14 @@ def _times(row: Any) -> str:
         if row[name] == row[name]  # where it has not happened it is NaN
     )
     return f"{', '.join(times)} ({row['status']})"
+
+
+def _fate(status: str, record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a request was not served; nothing if it was."""
+    if status == "rejected":
+        yield f"  rejected as it arrived; the first that was: {record['rejection']}"
+    elif status == "failed":
+        yield f"  failed with the instance, {record['oom']}"
 
 
 def _nothing(policy: str) -> str:

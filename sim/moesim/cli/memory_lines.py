@@ -61,8 +61,10 @@ def residency_rows(record: Record) -> Rows:
             ("Experts computed by hosts", f"{record['experts_on_cpu']:g}", busy)
         )
     if record["prefetched_experts"]:
-        used, wasted = record["prefetch_useful_frac"], record["prefetch_wasted_frac"]
-        note = f"(used {_percent(used)}, left unused {_percent(wasted)})"
+        kinds = ("useful", "late", "wasted")
+        used, late, wasted = (record[f"prefetch_{kind}_frac"] for kind in kinds)
+        note = f"(there in time {_percent(used)}, late {_percent(late)}, "
+        note += f"left unused {_percent(wasted)})"
         rows.append(("Loaded on a guess", f"{record['prefetched_experts']:g}", note))
     return rows
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from moesim.cli.advice import NOTHING_QUEUED, NOTHING_SERVED
+from moesim.cli.advice import NOTHING_QUEUED, nothing_served
 from moesim.cli.explain import Asked, record, story
 from moesim.cli.screens import (
     ORDERS,
@@ -27,7 +27,8 @@ def show_run(result: Any, run: Asked, file: str, *, as_json: bool) -> None:
     elif result.summary["queue_frac"]:
         show(suggestion(file, result.summary["policy"], ORDERS))
     else:
-        show(NOTHING_QUEUED if result.summary["passes"] else NOTHING_SERVED)
+        passed = result.summary["passes"]
+        show(NOTHING_QUEUED if passed else nothing_served(result.summary))
     show(saved(result.where, "result.json, requests.parquet, plots/*.png, ..."))
 
 

@@ -107,9 +107,10 @@ def _show(
 ) -> None:
     from moesim.cli import plan_record, plan_screen
     from moesim.cost.plan import make_plan, smallest_clusters
+    from moesim.scenario.memory import usable_share
 
     serving = _serving(sections.serving)
-    kept = _terms(terms, sections.serving.gpu_memory_utilization)
+    kept = _terms(terms, usable_share(sections))
     found = make_plan(system, serving, kept)
     smallest = [] if found.fits else smallest_clusters(system, serving, kept)
     if as_json:

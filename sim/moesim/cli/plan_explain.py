@@ -65,9 +65,17 @@ def _weights(plan: Plan) -> list[Line]:
     hidden, split = model.hidden, system.tensor_parallel
     size = _number(BYTES[system.precision.weights])
     attention = _attention(hidden, model.attention, split)
+    dense, shared = -(-model.dense_width // split), -(-model.shared_width // split)
+    shared_size = size
+    if system.fuses:
+        shared, shared_size = (
+            model.shared_width,
+            _number(BYTES[system.precision.experts]),
+        )
+    layers, moe_layers = model.dense_layer_count, model.moe_layer_count
     networks = (
-        ("dense layers", model.dense_width, model.dense_layer_count, parts.dense),
-        ("shared experts", model.shared_width, model.moe_layer_count, parts.shared),
+        ("dense layers", dense, layers, size, parts.dense),
+        ("shared experts", shared, moe_layers, shared_size, parts.shared),
     )
     return [
         Line(
@@ -80,10 +88,10 @@ def _weights(plan: Plan) -> list[Line]:
             Line(
                 label,
                 "3 x hidden x width x layers x bytes",
-                f"3 x {hidden} x {-(-width // split)} x {layers} x {size}",
+                f"3 x {hidden} x {width} x {count} x {element}",
                 value,
             )
-            for label, width, layers, value in networks
+            for label, width, count, element, value in networks
         ),
         *_wide(plan),
         _experts(plan),
@@ -149,17 +157,19 @@ def _attention(hidden: int, spec: AttentionSpec, split: int) -> str:
 def _moving(plan: Plan) -> list[Line]:
     system, serving, case = plan.system, plan.serving, plan.terms.case
     model, tokens = system.model, serving.max_num_batched_tokens
-    pairs = workspace_pairs(system, tokens, case)
-    a_pair = _number(expert_workspace_bytes(model, 1))
+    pairs, shared = workspace_pairs(system, tokens, case)
+    each = [(pairs, model.expert_width)] + [(shared, model.shared_width)] * system.fuses
+    experts = [(n, expert_workspace_bytes(model, 1, width)) for n, width in each]
+    terms = " + ".join(f"{_number(n)} x {_number(size)}" for n, size in experts)
     once = activation_bytes(system, tokens, case)
     logits = logits_bytes(system, serving)
-    beside = _number(once - expert_workspace_bytes(model, pairs))
+    beside = _number(once - sum(n * size for n, size in experts))
     return [
         Line(
             f"tokens and pairs of a GPU, {case}",
             "what it receives of all ranks' tokens in one MoE layer",
             f"{system.ranks} ranks x {tokens} tokens: {_load(plan)}",
-            pairs,
+            pairs + shared,
             "pairs",
         ),
         _exchange(plan),
@@ -167,8 +177,7 @@ def _moving(plan: Plan) -> list[Line]:
             "activations",
             "in flight x (pairs x 2 x (max(width, hidden) + max(2 width, hidden))"
             " + rest of a layer) + logits in 32 bits",
-            f"{serving.max_in_flight} x ({_number(pairs)} x {a_pair} + {beside})"
-            f" + {_number(logits)}",
+            f"{serving.max_in_flight} x ({terms} + {beside}) + {_number(logits)}",
             plan.budget.workspace_bytes,
         ),
     ]
@@ -176,7 +185,7 @@ def _moving(plan: Plan) -> list[Line]:
 
 def _load(plan: Plan) -> str:
     load = received(plan.system, plan.serving.max_num_batched_tokens, plan.terms.case)
-    return f"{load.tokens:.0f} tokens, {load.pairs:.0f} pairs"
+    return f"{load.tokens:.0f} tokens, {load.pairs + load.shared:.0f} pairs"
 
 
 def _exchange(plan: Plan) -> Line:
@@ -184,7 +193,7 @@ def _exchange(plan: Plan) -> Line:
     tokens, flights = serving.max_num_batched_tokens, serving.max_in_flight
     size = plan.budget.buffer_bytes
     if system.dispatch == "low_latency":
-        slots = system.placement.slots_per_gpu * system.topology.gpus
+        slots = system.jobs_per_gpu * system.topology.gpus
         at_once = min(tokens, LOW_LATENCY_TOKENS)
         return Line(
             "dispatch and combine buffers",

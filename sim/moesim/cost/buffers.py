@@ -40,11 +40,14 @@ class Received:
     Parameters
     ----------
     tokens, pairs : float
-        Tokens that need at least one expert here, and (token, expert) pairs.
+        Tokens that need at least one expert here, and (token, routed expert) pairs.
+    shared : float
+        Tokens that need the shared expert here, if it is one more expert of all GPUs.
     """
 
     tokens: float
     pairs: float
+    shared: float = 0.0
 
 
 def received(system: System, tokens: int, case: Case) -> Received:
@@ -65,7 +68,7 @@ def received(system: System, tokens: int, case: Case) -> Received:
         return found
     own = system.ranks * tokens / gpus
     others = found.tokens * (1 - 1 / gpus)
-    return Received(min(own * gpus, own + others), found.pairs + own)
+    return Received(own + others, found.pairs, own)
 
 
 def _routed(system: System, tokens: int, case: Case) -> Received:
@@ -113,18 +116,27 @@ def _local_experts(system: System) -> int:
     return int((np.diff(ordered, axis=1) != 0).sum(axis=1).max()) + 1
 
 
-def expert_workspace_bytes(model: ModelSpec, pairs: Amount) -> Amount:
+def expert_workspace_bytes(
+    model: ModelSpec, pairs: Amount, width: int | None = None
+) -> Amount:
     """Return the activations of one MoE layer for `pairs` (token, expert) pairs.
 
     Two buffers of 16-bit elements are alive together: input or down projection, and
     both halves of the gate. Source: vLLM's fused MoE, as tabulated in its pull request
     57270.
 
+    Parameters
+    ----------
+    width : int, optional
+        Of the expert; default that of a routed one.
+
+    Examples
+    --------
     >>> from moesim.spec.catalogue import load_model
     >>> expert_workspace_bytes(load_model("glm-4.5"), 1) / 1024
     20.0
     """
-    hidden, inner = model.hidden, model.expert_width
+    hidden, inner = model.hidden, model.expert_width if width is None else width
     return pairs * WIDE * (max(inner, hidden) + max(2 * inner, hidden))
 
 
@@ -208,26 +220,30 @@ def low_latency_most_tokens(model: ModelSpec, slots: int) -> int:
     return int((LOW_LATENCY_LIMIT - 1) // a_token)
 
 
-def workspace_pairs(system: System, tokens: int, case: Case) -> float:
-    """Return the (token, expert) pairs for which experts' activations are allocated.
+def workspace_pairs(system: System, tokens: int, case: Case) -> tuple[float, float]:
+    """Return the pairs for which experts' activations are allocated.
 
+    Those of routed experts, and those of the shared one where it is fused with them.
     Low-latency kernels hand over a masked array with a row for every rank's token at
     every slot of this GPU. Source: 3.5 GiB for DeepSeek-V3 with 32 ranks of 256 tokens
     and 16 slots, in vLLM's pull request 55579.
     """
     if system.dispatch == "low_latency":
-        at_once = min(tokens, LOW_LATENCY_TOKENS)
-        return float(system.jobs_per_gpu * system.ranks * at_once)
-    return received(system, tokens, case).pairs
+        rows = float(system.ranks * min(tokens, LOW_LATENCY_TOKENS))
+        return system.placement.slots_per_gpu * rows, system.fuses * rows
+    load = received(system, tokens, case)
+    return load.pairs, load.shared
 
 
 def activation_bytes(system: System, tokens: int, case: Case) -> float:
     """Return the activations of one micro-batch of `tokens` tokens a rank."""
-    pairs = workspace_pairs(system, tokens, case)
-    return float(activated_bytes(system, np.array(tokens), np.array(pairs)))
+    pairs, shared = map(np.array, workspace_pairs(system, tokens, case))
+    return float(activated_bytes(system, np.array(tokens), pairs, shared))
 
 
-def activated_bytes(system: System, tokens: Floats, pairs: Floats) -> Floats:
+def activated_bytes(
+    system: System, tokens: Floats, pairs: Floats, shared: Floats
+) -> Floats:
     """Return the activations of a GPU with so many tokens, and pairs at its experts.
 
     Two copies of the residual stream stay; beside them lives the larger of what
@@ -237,7 +253,10 @@ def activated_bytes(system: System, tokens: Floats, pairs: Floats) -> Floats:
     Parameters
     ----------
     tokens, pairs : arrays of float
-        Tokens of the GPU's own rank, and (token, expert) pairs that it receives.
+        Tokens of the GPU's own rank, and (token, routed expert) pairs that it receives.
+    shared : array of float
+        Tokens at its shared expert, if that is fused with routed ones: then it runs as
+        one of them, at its own width, and not beside them.
     """
     model, split = system.model, system.tensor_parallel
     attention = model.attention
@@ -247,9 +266,10 @@ def activated_bytes(system: System, tokens: Floats, pairs: Floats) -> Floats:
     attended = heads * (width + attention.head_dim)
     attended += kv_heads * (width + attention.head_dim)
     dense = 2 * -(-model.dense_width // split) + model.hidden
-    shared = 2 * -(-model.shared_width // split) * bool(model.shared_width)
-    routed = expert_workspace_bytes(model, pairs)
-    beside = tokens * (WIDE * (2 * model.hidden + shared))
+    alone = 0 if system.fuses else 2 * -(-model.shared_width // split)
+    experts = expert_workspace_bytes(model, pairs)
+    experts = experts + expert_workspace_bytes(model, shared, model.shared_width)
+    beside = tokens * (WIDE * (2 * model.hidden + alone))
     each = WIDE * max(attended, dense if model.dense_layer_count else 0)
-    at_once: Floats = np.maximum(tokens * each, routed)
+    at_once: Floats = np.maximum(tokens * each, experts)
     return beside + at_once

@@ -50,15 +50,18 @@ def footprint(load: PassLoad, system: System, copies: int = 1) -> Footprint:
     load : PassLoad
         What it asks of each GPU; of ``n`` copies of the system, one after the other.
     """
-    model, pairs = system.model, load.slots.sum(axis=1)
+    model, width = system.model, system.placement.slots_per_gpu
+    pairs, shared = load.slots[:, :width].sum(axis=1), load.slots[:, width:].sum(axis=1)
     tokens = (load.tokens + load.padding).astype(float)
     if system.dispatch == "low_latency":
         buffers = np.zeros_like(tokens)
-        layer = pairs.argmax(axis=0)
-        activations = activated_bytes(system, tokens, _masked(tokens, system, copies))
+        layer = (pairs + shared).argmax(axis=0)
+        masked = _masked(tokens, system, copies)
+        activations = activated_bytes(system, tokens, *masked)
     else:
-        exchanged = _exchanged(load, pairs, system)
-        computed = activated_bytes(system, tokens, pairs.astype(float))
+        exchanged = _exchanged(load, system)
+        at_experts = pairs.astype(float), shared.astype(float)
+        computed = activated_bytes(system, tokens, *at_experts)
         layer = (exchanged + computed).argmax(axis=0)
         every = np.arange(len(tokens))
         buffers, activations = exchanged[layer, every], computed[layer, every]
@@ -67,18 +70,19 @@ def footprint(load: PassLoad, system: System, copies: int = 1) -> Footprint:
     return Footprint(np.ceil(taken).astype(np.int64), layer)
 
 
-def _exchanged(load: PassLoad, pairs: Ints, system: System) -> Floats:
+def _exchanged(load: PassLoad, system: System) -> Floats:
     """Return ``(L, G)`` bytes of received rows; one GPU alone exchanges nothing."""
     if system.topology.gpus == 1:
-        return np.zeros(pairs.shape)
-    # Not known who comes twice: as if nobody did.
-    rows = load.rows if load.rows.size else pairs
-    return exchanged_bytes(system, rows.astype(float))
+        return np.zeros((len(load.slots), 1))
+    return exchanged_bytes(system, load.rows.astype(float))
 
 
-def _masked(tokens: Floats, system: System, copies: int) -> Floats:
-    """Return ``(G,)``: rows of the masked array, one of each rank's at every slot."""
+def _masked(tokens: Floats, system: System, copies: int) -> tuple[Floats, Floats]:
+    """Return ``(G,)`` rows of the masked array, one of each rank's at every slot.
+
+    Those of routed experts, and those of the fused shared one.
+    """
     most = tokens.reshape(copies, -1).max(axis=1)
-    each = system.jobs_per_gpu * system.ranks
-    rows = each * np.minimum(most, LOW_LATENCY_TOKENS)
-    return np.repeat(rows, len(tokens) // copies)
+    each = system.ranks * np.minimum(most, LOW_LATENCY_TOKENS)
+    rows = np.repeat(each, len(tokens) // copies)
+    return system.placement.slots_per_gpu * rows, system.fuses * rows

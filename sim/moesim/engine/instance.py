@@ -19,7 +19,7 @@ from moesim.engine.lockstep.engine import LockstepEngine
 from moesim.engine.memory.keeper import Keeper
 from moesim.engine.microbatch import MicroBatch, held_ticks
 from moesim.engine.move.mover import mover_of
-from moesim.engine.residency.residents import residency_refusal
+from moesim.engine.residency.residents import Residents, residency_refusal
 from moesim.engine.residency.scout import scout_of
 from moesim.errors import InputError, SimulationError
 from moesim.measure.columns import (
@@ -44,6 +44,11 @@ from moesim.workload.requests import Requests
 
 class Engine(Protocol):
     """Walks micro-batches through the layers."""
+
+    @property
+    def residents(self) -> Residents | None:
+        """Who looks after experts that are not all there; None where all are."""
+        ...
 
     def admit(self, batch: MicroBatch, on_done: Callable[[MicroBatch], None]) -> None:
         """Start a micro-batch now; `on_done` is called when its last GPU is done."""
@@ -119,7 +124,7 @@ class Instance:
             self.batcher.waiting.sight = Sight(self.outlook, requests)
         make = ENGINES[self.recorder.engine]
         self.engine = make(self.clock, system, policy, self.recorder)
-        self.scout = scout_of(self.engine, self.outlook, source, kinds)
+        self.scout = scout_of(self.engine.residents, self.outlook, source, kinds)
         routes = self.scout.source if self.scout else source
         self.assembler = Assembler(system, routes, policy, self.outlook)
         self.begin: Callable[[Draft, Ints], None] = self._begin

@@ -9,6 +9,7 @@ import numpy as np
 
 from moesim.cost.binding import expert_bound
 from moesim.measure.columns import PARTS, Recorder
+from moesim.measure.shared import routed_cells
 
 PORTS = ("NVLink", "NIC")
 """Names of the port classes, the axis ``C``."""
@@ -33,8 +34,7 @@ def busiest(recorder: Recorder) -> dict[str, Any]:
     if not recorder.span:
         return {"binding": None, "binding_frac": None}
     spent = dict(zip(PARTS, recorder.parts, strict=True))
-    jobs, tokens = int(recorder.waits.count.sum()), int(recorder.slot_tokens.sum())
-    mean_job = np.full(recorder.slot_tokens.shape[1:], tokens / max(jobs, 1))
+    mean_job = np.full(recorder.slot_tokens.shape[1:], _tokens_of_a_job(recorder))
     work = {
         "attention": spent["attention"] + recorder.hidden,
         "LM head": spent["lm_head"],
@@ -48,3 +48,13 @@ def busiest(recorder: Recorder) -> dict[str, Any]:
         busy |= {name: int(written[key].max()) for name, key in HOST.items()}
     most = max(busy, key=lambda name: busy[name])
     return {"binding": most, "binding_frac": busy[most] / recorder.span}
+
+
+def _tokens_of_a_job(recorder: Recorder) -> float:
+    """Return how many tokens the mean job of a routed expert has on a GPU."""
+    waits, tokens = recorder.waits, int(recorder.slot_tokens.sum())
+    if recorder.system.fuses:
+        waits = waits.only(routed_cells(recorder.system))
+    if recorder.residency is not None:
+        tokens -= recorder.residency.cpu_tokens
+    return tokens / max(int(waits.count.sum()), 1)

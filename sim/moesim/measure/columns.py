@@ -232,7 +232,7 @@ class Recorder:
         self.balance.add(record.slot_tokens[:, routed].sum(axis=1))
         self.slot_service += record.slot_service[:, routed]
         if self.system.fuses:
-            self.shared.add(record.slot_tokens, record.source_tokens)
+            self.shared.add(record)
         self.source_tokens += record.source_tokens
         self.source_padding += record.source_padding
         self._end_exchanges(record)

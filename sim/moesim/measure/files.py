@@ -44,7 +44,8 @@ from moesim.measure.metrics import published
 from moesim.measure.result import Comparison, Result
 from moesim.measure.tables import COLUMNS, SPARSE, Tables, empty
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""Of a saved run; 1 had no memory of GPUs (`mem_bytes` and its parts)."""
 RUN, COMPARISON = "moesim run", "moesim comparison"
 PLOTS, RESIDENCY = "plots", "residency.npz"
 TABLES: Final = tuple(COLUMNS)
@@ -218,11 +219,14 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     if manifest.get("kind") != RUN or not isinstance(manifest.get("files"), dict):
         found = manifest.get("kind", "no manifest.json of moesim")
         raise damaged(folder, f"expected a saved run; found {found}")
-    if manifest.get("schema_version") != SCHEMA_VERSION:
-        found = manifest.get("schema_version")
-        raise damaged(
-            folder, f"has schema version {found}; this moesim reads {SCHEMA_VERSION}"
-        )
+    found = manifest.get("schema_version")
+    if found != SCHEMA_VERSION:
+        versions = manifest.get("versions")
+        wrote = versions.get("moesim", "") if isinstance(versions, dict) else ""
+        writer = f"moesim {wrote}".rstrip()
+        why = f"was written by {writer} with schema version {found}"
+        what = f"this one reads {SCHEMA_VERSION}; run its scenario.yaml again"
+        raise damaged(folder, f"{why}; {what}")
     return manifest
 
 

@@ -29,7 +29,7 @@ class KvTimes:
         self.now = 0
         self._level: Ints = np.zeros(3, np.int64)
         self._sums = [0, 0, 0]
-        self._most = 0
+        self._most = 0, 0
         self._peak: Ints = np.zeros(3, np.int64)
         self._whole = ranks * tokens
 
@@ -47,8 +47,8 @@ class KvTimes:
         total = int(held.sum())
         lost = int(((self.tokens - held) * blocked).sum())
         self._level[:] = int(used.sum()), total - int(used.sum()), lost
-        if total > self._most:
-            self._most = total
+        if (total, int(used.sum())) > self._most:
+            self._most = total, int(used.sum())
             self._peak[:] = self._level
 
     def _last_until(self, now: int) -> None:
@@ -63,7 +63,8 @@ class KvTimes:
     def facts(self) -> dict[str, float | None]:
         """Return shares of all KV memory: means over the run, and at the peak.
 
-        The peak is the first instant at which most was given out.
+        The peak is when most was given out; of such instants, the first at which most
+        of that held computed tokens.
         """
         span = self.now * self._whole
         mean = [part / span if span else None for part in self._sums]

@@ -47,6 +47,10 @@ class Reserved:
         """All that is taken."""
         return self.weights + self.kv_pool + self.buffers
 
+    def __str__(self) -> str:
+        """Return the arithmetic on one line."""
+        return summed((self.weights, self.kv_pool, self.buffers), self.limit)
+
 
 @dataclass(frozen=True, slots=True)
 class Oom:
@@ -72,18 +76,23 @@ class Oom:
 
     def __str__(self) -> str:
         """Return it in one sentence."""
-        terms = [
-            f"{format_binary_bytes(size)} {word}"
-            for size, word in zip(self.parts, WORDS, strict=True)
-            if size
-        ]
         where = f"GPU {self.gpu} (rank {self.rank}) in MoE layer {self.layer} of "
-        total = format_binary_bytes(sum(self.parts))
         return (
             f"out of memory at {self.at / PS_PER_S:.6f} s on {where}micro-batch "
-            f"{self.batch}: {' + '.join(terms)} = {total} of "
-            f"{format_binary_bytes(self.limit)}"
+            f"{self.batch}: {summed(self.parts, self.limit)}"
         )
+
+
+def summed(parts: tuple[int, ...], limit: int) -> str:
+    """Return the sum of the first `PARTS`, and the bytes that may be in use.
+
+    >>> summed((2**31, 2**30), 2**31)
+    '2 GiB weights + 1 GiB KV pool = 3 GiB of 2 GiB'
+    """
+    named = zip(parts, WORDS, strict=False)
+    terms = [f"{format_binary_bytes(size)} {word}" for size, word in named if size]
+    total = format_binary_bytes(sum(parts))
+    return f"{' + '.join(terms)} = {total} of {format_binary_bytes(limit)}"
 
 
 class MemoryLog:

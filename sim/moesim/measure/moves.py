@@ -160,12 +160,8 @@ class Told:
         self.waits = waits
         self.cells = cells
 
-    def add(self, cell: int, wait: int) -> None:
-        """Write down one job's wait in picoseconds."""
-        self.waits.add(int(self.cells[cell]), wait)
-
     def extend(self, cells: Ints, waits: Ints) -> None:
-        """Write down many jobs' waits at once."""
+        """Write down jobs' waits in picoseconds."""
         self.waits.extend(self.cells[cells], waits)
 
 

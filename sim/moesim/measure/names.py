@@ -54,7 +54,8 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "a section residency": (
         *("resident_experts", "expert_hit_rate", "expert_misses", "experts_on_cpu"),
         *("swapped_in_experts", "swapped_in_bytes", "expert_evictions"),
-        *("prefetched_experts", "prefetch_useful_frac", "prefetch_wasted_frac"),
+        *("prefetched_experts", "prefetch_useful_frac", "prefetch_late_frac"),
+        "prefetch_wasted_frac",
         *("pcie_busy_frac", "nvme_read_bytes", "nvme_busy_frac", "cpu_busy_frac"),
         "load_stall_frac",
     ),

@@ -35,9 +35,10 @@ class ResidencyLog:
     loads, evictions, on_cpu : (G,) arrays of int
         Experts that came over PCIe, prefetched ones included; that left for others;
         that the processor computed instead.
-    prefetches, useful, wasted : (G,) arrays of int
-        Loads that nobody waited for as they began, and how many of these were used
-        before they left, or left unused. The rest was still there at the end.
+    prefetches, useful, late, wasted : (G,) arrays of int
+        Loads that nobody was known to wait for as they began, and how many of these were
+        there when first needed; were needed before they had come; or left unneeded. The
+        rest was never needed and still there, or on its way, at the end.
     bytes, busy : (G,) arrays
         Through each PCIe port, and picoseconds.
     stalled : (G,) array of int
@@ -45,6 +46,8 @@ class ResidencyLog:
         for nothing but absent experts.
     read_bytes, reading, computing : (N,) arrays
         Bytes from drives, picoseconds of drives, picoseconds of processors.
+    cpu_tokens : int
+        Tokens of the experts that processors computed, in passes that ended.
     """
 
     layers: int
@@ -58,6 +61,7 @@ class ResidencyLog:
     on_cpu: Ints = field(init=False)
     prefetches: Ints = field(init=False)
     useful: Ints = field(init=False)
+    late: Ints = field(init=False)
     wasted: Ints = field(init=False)
     bytes: Floats = field(init=False)
     busy: Ints = field(init=False)
@@ -65,6 +69,7 @@ class ResidencyLog:
     read_bytes: Floats = field(init=False)
     reading: Ints = field(init=False)
     computing: Ints = field(init=False)
+    cpu_tokens: int = 0
 
     def __post_init__(self) -> None:
         by_layer = self.layers, self.gpus
@@ -103,6 +108,7 @@ class ResidencyLog:
             "expert_evictions": int(self.evictions.sum()),
             "prefetched_experts": prefetches,
             "prefetch_useful_frac": _share(int(self.useful.sum()), prefetches),
+            "prefetch_late_frac": _share(int(self.late.sum()), prefetches),
             "prefetch_wasted_frac": _share(int(self.wasted.sum()), prefetches),
             "pcie_busy_frac": _share(int(self.busy.sum()), span * self.gpus),
             "nvme_read_bytes": float(self.read_bytes.sum()),
@@ -144,7 +150,9 @@ def by_gpu(arrays: Arrays) -> "DataFrame":
     frame = DataFrame({"replication": run, "gpu": gpu})
     for name in ("hits", "misses"):
         frame[name] = arrays[name].sum(axis=1).ravel()
-    for name in ("loads", "evictions", "on_cpu", "prefetches", "useful", "wasted"):
+    for name in ("loads", "evictions", "on_cpu"):
+        frame[name] = arrays[name].ravel()
+    for name in ("prefetches", "useful", "late", "wasted"):
         frame[name] = arrays[name].ravel()
     frame["bytes"] = arrays["bytes"].ravel()
     frame["busy_s"] = arrays["busy"].ravel() / 1e12

@@ -3,13 +3,16 @@
 Axes: ``L`` MoE layers, ``S`` slots of a GPU, ``G`` GPUs.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from moesim.measure.balance import Balance
 from moesim.spec.system import System
 from moesim.types import Ints
+
+if TYPE_CHECKING:
+    from moesim.measure.columns import PassRecord
 
 
 class SharedLog:
@@ -30,12 +33,15 @@ class SharedLog:
         self.tokens = 0
         self.away = 0
 
-    def add(self, slots: Ints, own: Ints) -> None:
-        """Take in a pass: ``(L, S + 1, G)`` tokens of slots, ``(G,)`` tokens of GPUs.
+    def add(self, record: "PassRecord") -> None:
+        """Take in a pass, with ``(L, S + 1, G)`` tokens of slots.
 
-        As many stay at home as may.
+        As many stay at home as may. Where padding is routed it counts like tokens.
         """
+        slots, own = record.slot_tokens, record.source_tokens
         routed, shared = slots[:, : self.routed].sum(axis=1), slots[:, self.routed]
+        if shared[0].sum() > own.sum():
+            own = own + record.source_padding
         expert, wide = self.widths
         self.balance.add(routed * expert + shared * wide)
         self.tokens += int(shared.sum())

@@ -1,9 +1,7 @@
-"""How long jobs waited: a histogram a cell, with a stated error, filled in blocks.
+"""How long jobs waited: a histogram a cell, with a stated error.
 
 Axes: ``Q`` cells, ``B`` bins.
 """
-
-from array import array
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +13,6 @@ FLOOR_PS = 1024
 """Waits up to about a nanosecond share one bin; 0 has its own."""
 OCTAVES = 40
 BINS = 2 + BINS_PER_OCTAVE * OCTAVES
-BLOCK = 1 << 16
 AT_ONCE = 1024
 """Histograms whose quantiles are taken together."""
 RELATIVE_ERROR = 2 ** (0.5 / BINS_PER_OCTAVE) - 1
@@ -26,47 +23,49 @@ class WaitColumns:
     """Counts, sums, maxima and histograms of waits, one row a cell (layer, slot).
 
     Histograms lie bin by bin in memory, and bins that no wait falls into take none.
+
+    Attributes
+    ----------
+    total, maximum : (Q,) arrays of int
+        Picoseconds waited in each cell, and the longest wait; exact.
     """
 
     def __init__(self, cells: int) -> None:
         self._by_bin = np.zeros((0, cells), np.int32)
         self._row: Ints = np.full(BINS, -1)
         self._rows = 0
-        self._total: Ints = np.zeros(cells, np.int64)
-        self._maximum: Ints = np.zeros(cells, np.int64)
-        self._cells = array("q")
-        self._waits = array("q")
-
-    def add(self, cell: int, wait: int) -> None:
-        """Write down one job's wait in picoseconds."""
-        self._cells.append(cell)
-        self._waits.append(wait)
-        if len(self._waits) >= BLOCK:
-            self._flush()
+        self.total: Ints = np.zeros(cells, np.int64)
+        self.maximum: Ints = np.zeros(cells, np.int64)
 
     def extend(self, cells: Ints, waits: Ints) -> None:
-        """Write down many jobs' waits at once."""
-        self._count(cells, waits)
+        """Write down jobs' waits in picoseconds."""
+        index = bin_of(waits)
+        row = self._row[index]
+        if (row < 0).any():
+            self._open(np.unique(index[row < 0]))
+            row = self._row[index]
+        place = row * self._by_bin.shape[1] + cells
+        np.add.at(self._by_bin.reshape(-1), place, np.int32(1))
+        np.add.at(self.total, cells, waits)
+        np.maximum.at(self.maximum, cells, waits)
 
     def pooled(self, group: Ints, groups: int) -> "WaitColumns":
         """Return cells put together: ``(Q,)`` says to which group each belongs."""
-        self._flush()
         pooled = WaitColumns(groups)
         pooled._row, pooled._rows = self._row.copy(), self._rows
         pooled._by_bin = np.zeros((len(self._by_bin), groups), np.int32)
         for row in range(self._rows):
             np.add.at(pooled._by_bin[row], group, self._by_bin[row])
-        np.add.at(pooled._total, group, self.total)
-        np.maximum.at(pooled._maximum, group, self.maximum)
+        np.add.at(pooled.total, group, self.total)
+        np.maximum.at(pooled.maximum, group, self.maximum)
         return pooled
 
     def only(self, cells: Ints) -> "WaitColumns":
         """Return some of the cells, in that order."""
-        self._flush()
         kept = WaitColumns(len(cells))
         kept._row, kept._rows = self._row.copy(), self._rows
         kept._by_bin = self._by_bin[:, cells]
-        kept._total, kept._maximum = self._total[cells], self._maximum[cells]
+        kept.total, kept.maximum = self.total[cells], self.maximum[cells]
         return kept
 
     @property
@@ -80,48 +79,16 @@ class WaitColumns:
     @property
     def used(self) -> Ints:
         """Numbers of the bins that some wait has fallen into, ascending."""
-        self._flush()
         return np.flatnonzero(self._row >= 0)
 
     @property
     def count(self) -> Ints:
         """``(Q,)``: jobs of each cell."""
-        self._flush()
         return self._by_bin.sum(axis=0, dtype=np.int64)
 
     def bin(self, index: int) -> NDArray[np.int32]:
         """Return ``(Q,)`` jobs of one of the bins in `used`."""
         return self._by_bin[self._row[index]]
-
-    @property
-    def total(self) -> Ints:
-        """``(Q,)``: picoseconds waited in each cell, exact."""
-        self._flush()
-        return self._total
-
-    @property
-    def maximum(self) -> Ints:
-        """``(Q,)``: the longest wait of each cell, exact."""
-        self._flush()
-        return self._maximum
-
-    def _flush(self) -> None:
-        if self._waits:
-            cells = np.frombuffer(self._cells, np.int64).copy()
-            waits = np.frombuffer(self._waits, np.int64).copy()
-            del self._cells[:], self._waits[:]
-            self._count(cells, waits)
-
-    def _count(self, cells: Ints, waits: Ints) -> None:
-        index = bin_of(waits)
-        row = self._row[index]
-        if (row < 0).any():
-            self._open(np.unique(index[row < 0]))
-            row = self._row[index]
-        place = row * self._by_bin.shape[1] + cells
-        np.add.at(self._by_bin.reshape(-1), place, np.int32(1))
-        np.add.at(self._total, cells, waits)
-        np.maximum.at(self._maximum, cells, waits)
 
     def _open(self, bins: Ints) -> None:
         """Make room for bins that had no wait."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 GIB: Final = 2**30
 TITLE: Final = "Memory of the fullest GPU"
+SHOWN: Final = 0.6
+"""A peak below this share of the limit leaves the limit out of the picture."""
 TOTAL: Final = ("weights_bytes", "kv_pool_bytes", "buffers_bytes", "activations_bytes")
 
 
@@ -58,13 +60,16 @@ def memory(result: Result) -> Figure:
             lw=0,
         )
         top = top + band
+    highest = float(top.max())
     limit = float(rows["limit_bytes"].iloc[0]) / GIB
-    axes.axhline(limit, color=INK, lw=1.4)
-    axes.annotate(
-        "limit", (0.002, limit), xycoords=("axes fraction", "data"), va="bottom"
-    )
+    if highest >= SHOWN * limit:
+        highest = max(limit, highest)
+        axes.axhline(limit, color=INK, lw=1.4)
+        axes.annotate(
+            "limit", (0.002, limit), xycoords=("axes fraction", "data"), va="bottom"
+        )
     axes.set_xlim(0, float(at[-1]) or 1.0)
-    axes.set_ylim(0, 1.08 * max(limit, float(top.max())))
+    axes.set_ylim(0, 1.08 * highest)
     axes.set_xlabel("simulated time (s)")
     axes.set_ylabel("GiB")
     keys = [
@@ -113,8 +118,10 @@ def headline(rows: "DataFrame") -> str:
     moving = float(peak["buffers_bytes"] + peak["activations_bytes"])
     pool = float(peak["kv_pool_bytes"]) or 1.0
     used = float(rows["kv_used_bytes"].max()) / pool
+    beyond = " (the limit, above the picture)" if most < SHOWN * limit else ""
     return (
         f"GPU {int(peak['gpu'])} is fullest: {format_binary_bytes(most)} of "
-        f"{format_binary_bytes(limit)}, {format_binary_bytes(moving)} of it activations "
+        f"{format_binary_bytes(limit)}{beyond}, "
+        f"{format_binary_bytes(moving)} of it activations "
         f"and buffers; at most {100 * used:.0f} % of KV blocks are in use"
     )

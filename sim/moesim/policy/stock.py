@@ -72,7 +72,8 @@ def _filled(
     else:
         cache = make_cache(spec.cache, capacity, pinned=kept)
     first: list[Key] = others[: cache.free]
-    for key in reversed(first):
+    # Who came last stays longest, but for LIFO's.
+    for key in first if spec.cache == "lifo" else reversed(first):
         cache.touch(key)
     return cache
 

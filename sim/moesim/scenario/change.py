@@ -170,10 +170,17 @@ def _leaves(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
         key = SHORTCUTS.get(f"{prefix}{name}", f"{prefix}{name}")
         if isinstance(value, str) and key in TAGS and not value[:1].isdecimal():
             yield f"{key}.{TAGS[key]}", value
-        elif not isinstance(value, Mapping) or key in OPEN or TAGS.get(key) in value:
+        elif not _is_inside(key, value):
             yield key, value
         else:
             yield from _leaves(value, f"{key}.")
+
+
+def _is_inside(key: str, value: Any) -> bool:
+    """Return whether a change is made of changes to keys further inside."""
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return key not in OPEN and TAGS.get(key) not in value
 
 
 def _is_known(key: str, known: list[str]) -> bool:
@@ -200,6 +207,8 @@ def _put(data: Table, key: str, value: Any) -> None:
     name: Any = int(last) if part == "cluster.speed" and last.isdecimal() else last
     if value is None:
         table.pop(name, None)
+        return
+    if value == {} and key not in OPEN and isinstance(table.get(name), dict):
         return
     if TAGS.get(part) == last and table.get(last) != value:
         table.clear()

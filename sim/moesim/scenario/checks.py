@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from functools import partial
 
 from moesim.engine.assemble.counted import refusal
+from moesim.engine.memory.keeper import reserved
 from moesim.errors import InputError, Problem
 from moesim.policy.steer import gate_refusal
 from moesim.routing.catalogue import SOURCES
 from moesim.scenario.check import Check
-from moesim.scenario.memory import check_reserve, memory_of
+from moesim.scenario.kernels import array_plays, attention_fits, shared_experts_fit
+from moesim.scenario.memory import check_capacity, check_reserve, memory_of
 from moesim.scenario.named import keys_fit
 from moesim.scenario.pieces import (
     arrivals_of,
@@ -26,7 +28,7 @@ from moesim.scenario.pieces import (
 )
 from moesim.scenario.rebalance import rebalance_of
 from moesim.scenario.report import about_key, located
-from moesim.scenario.residency import residency_fits
+from moesim.scenario.residency import IDLE, residency_fits
 from moesim.scenario.schema import Sections
 from moesim.scenario.system import (
     fitting_keys,
@@ -180,40 +182,20 @@ def _can_change_choices(sections: Sections) -> None:
             )
 
 
-def _stretches(sections: Sections) -> None:
-    if sections.memory is not None:
-        serving = serving_of(sections, system_of(sections))
-        check_reserve(serving.memory, serving.kv_blocks * serving.block_size)
+def _pool(sections: Sections) -> None:
+    """See that what is always in memory fits, and one stretch into the pool."""
+    if sections.memory is None:
+        return
+    system = system_of(sections)
+    serving = serving_of(sections, system)
+    if sections.memory.over_capacity != "ignore":
+        check_capacity(reserved(system, serving, policy_of(sections)))
+    check_reserve(serving.memory, serving.kv_blocks * serving.block_size)
 
 
 def _stage_width(sections: Sections) -> None:
     if sections.serving.stage_width and sections.serving.coupling != "lockstep":
         raise _refused("does nothing unless serving.coupling is lockstep")
-
-
-def _shared_experts(sections: Sections) -> None:
-    kind = sections.kernels.shared_experts
-    if kind != "before" and not model_of(sections).shared_width:
-        raise _refused("does nothing: the model has no shared experts")
-    if kind not in ("fused", "waterfill"):
-        return
-    if sections.placement.rebalance is not None:
-        said = "placement.rebalance moves experts from slot to slot"
-        raise _refused(f"{kind} is not simulated where {said}")
-    if sections.residency is not None:
-        said = "residency has experts outside device memory"
-        raise _refused(f"{kind} is not simulated where {said}")
-
-
-def _attention(sections: Sections) -> None:
-    serving = sections.serving
-    if sections.kernels.attention == "whole":
-        return
-    if "lockstep" in (serving.coupling, policy_of(sections).coupling):
-        raise _refused("does nothing in lockstep: a stage runs all attention first")
-    if serving.max_in_flight == 1:
-        said = "does nothing with serving.max_in_flight 1"
-        raise _refused(f"{said}: there is nobody to run between the two jobs")
 
 
 def _refused(message: str, key: str = "") -> InputError:
@@ -228,6 +210,7 @@ _REBALANCE, _RESIDENCY = ("placement", "rebalance"), ("residency",)
 _SHARED = ("kernels", "shared_experts")
 _SERVING, _MEMORY = ("serving",), ("memory",)
 _OF_LOG = (_MODEL, _PROMPTS, _ROUTING)
+_OF_SYSTEM = (_MODEL, _PLACEMENT, ("precision",), ("cluster",))
 
 CHECKS: tuple[Check, ...] = (
     Check(_MODEL, model_of),
@@ -259,28 +242,34 @@ CHECKS: tuple[Check, ...] = (
     Check(_OUTPUT, partial(_enough_sequences, key="output_len"), _OF_LOG),
     Check(_PLACEMENT, fitting_keys),
     Check(_PLACEMENT, placed_system, (_MODEL, _GPUS, _NODES, ("cluster", "gpu"))),
-    Check(_RESIDENCY, system_of, (_MODEL, _PLACEMENT, ("precision",), ("cluster",))),
+    Check(_RESIDENCY, system_of, _OF_SYSTEM),
     Check(_RESIDENCY, residency_fits, (("policy",), _SERVING, _REBALANCE)),
+    *IDLE,
     Check(_PLACEMENT, left_for_pilot, _OF_LOG),
     Check(_MEMORY, memory_of, (_RESIDENCY,)),
     Check(
         _SERVING,
         lambda s: serving_of(s, system_of(s)),
-        (_MODEL, _PLACEMENT, ("precision",), ("cluster",), _MEMORY, _RESIDENCY),
+        (*_OF_SYSTEM, _MEMORY, _RESIDENCY),
     ),
-    Check(_MEMORY, _stretches, (_SERVING, _MODEL, ("cluster",))),
+    Check(_MEMORY, _pool, (_SERVING, _RESIDENCY, ("policy",), *_OF_SYSTEM)),
     Check(("policy",), _can_change_choices, (_MODEL, _ROUTING, _REBALANCE)),
     Check(("serving", "stage_width"), _stage_width, (("serving", "coupling"),)),
-    Check(_SHARED, _shared_experts, (_MODEL, _REBALANCE, _RESIDENCY)),
+    Check(_SHARED, shared_experts_fit, (_MODEL, _REBALANCE, _RESIDENCY)),
     Check(
         ("kernels", "attention"),
-        _attention,
+        attention_fits,
         (
             ("policy",),
             _REBALANCE,
             ("serving", "coupling"),
             ("serving", "max_in_flight"),
         ),
+    ),
+    Check(
+        ("serving", "engine"),
+        array_plays,
+        (("policy",), ("kernels",), ("serving", "coupling"), *_OF_SYSTEM),
     ),
     Check(_OUTPUT, _one_token, (("serving", "mode"),)),
     Check(_INPUT, _whole_prompts, (("serving", "max_num_batched_tokens"),)),

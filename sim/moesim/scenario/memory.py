@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from moesim.errors import InputError, Problem
+from moesim.measure.memory import Reserved
 from moesim.scenario.quantities import bytes_text
 from moesim.scenario.schema import MemorySection, Sections, Table
 from moesim.spec.memory import MemorySpec
@@ -47,6 +48,21 @@ def memory_of(scenario: Sections) -> MemorySpec | None:
         given["swap_space_bytes"] = section.swap_space
         del given["swap_space"]
     return MemorySpec(**given)
+
+
+def usable_share(scenario: Sections) -> float:
+    """Return the share of device memory within which a pool is sized."""
+    share = scenario.serving.gpu_memory_utilization
+    return share if scenario.memory is None else min(share, scenario.memory.capacity)
+
+
+def check_capacity(known: Reserved) -> None:
+    """Raise `InputError` if what is always in memory is more than may be in use."""
+    if known.total > known.limit:
+        message = f"what is always in memory is more than may be in use: {known}"
+        if known.total - known.kv_pool < known.limit:
+            message += "; serving.kv_blocks auto is a pool that fits"
+        raise InputError([Problem(message, key="capacity")])
 
 
 def check_reserve(spec: MemorySpec | None, tokens: int) -> None:

@@ -15,7 +15,7 @@ from moesim.policy.bundle import Policy, Setting, make_policy
 from moesim.policy.catalogue import POLICIES
 from moesim.routing.catalogue import SOURCES
 from moesim.routing.source import RoutingSource
-from moesim.scenario.memory import memory_of
+from moesim.scenario.memory import memory_of, usable_share
 from moesim.scenario.named import make, none_of, policy_problems
 from moesim.scenario.quantities import expanded, shown
 from moesim.scenario.rebalance import rebalance_of, set_aside
@@ -133,13 +133,16 @@ def serving_of(scenario: Sections, system: System) -> ServingSpec:
     names = {item.name for item in fields(ServingSpec)} - {"kv_blocks", "memory"}
     limits = section.model_dump(include=names)
     serving = ServingSpec(**limits, memory=memory_of(scenario))
+    share, asked = section.gpu_memory_utilization, section.kv_blocks
+    if asked == "auto":
+        share = usable_share(scenario)
     most = kv_capacity_blocks(
         system,
         serving,
-        section.gpu_memory_utilization,
+        share,
         staging_bytes=set_aside(scenario, system),
     )
-    blocks = most if section.kv_blocks == "auto" else section.kv_blocks
+    blocks = most if asked == "auto" else asked
     if blocks > most:
         message = f"{blocks} blocks do not fit: each rank has memory for {most}"
         raise InputError([Problem(message, key="kv_blocks")])

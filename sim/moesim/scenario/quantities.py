@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from moesim.engine.clock import LONGEST_S
 from moesim.errors import shown as written
@@ -49,6 +49,17 @@ def _read(expected: str, read: Callable[[Any], Any]) -> BeforeValidator:
         return read(value)
 
     return BeforeValidator(check)
+
+
+def _at_least(least: float, text: str, unit: str) -> AfterValidator:
+    """Return a validator for a speed that no machine of today falls below."""
+
+    def check(value: float) -> float:
+        if value < least:
+            raise ValueError(f"{text} or more is expected; got {value:g} {unit}")
+        return value
+
+    return AfterValidator(check)
 
 
 def _flag(value: object) -> bool:
@@ -165,13 +176,15 @@ Bytes = Annotated[
 Bandwidth = Annotated[
     float,
     _read("a bandwidth such as '25 GB/s'", parse_bandwidth),
-    Field(gt=0, le=1e18),
+    Field(le=1e18),
+    _at_least(1e6, "1 MB/s", "B/s"),
     PlainSerializer(lambda value: f"{value!r} B/s"),
 ]
 Flops = Annotated[
     float,
     _read("an arithmetic speed such as '4 TFLOPS'", parse_flops),
-    Field(gt=0, le=1e18),
+    Field(le=1e18),
+    _at_least(1e9, "1 GFLOPS", "FLOPS"),
     PlainSerializer(lambda value: f"{Decimal(repr(value)).scaleb(-12)} TFLOPS"),
 ]
 Seconds = Annotated[

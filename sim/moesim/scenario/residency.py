@@ -12,12 +12,16 @@ import numpy as np
 from moesim.cost.memory import memory_budget
 from moesim.cost.weights import expert_bytes
 from moesim.errors import InputError, Problem
+from moesim.policy.pins import pins_that_fit
 from moesim.policy.rebalance import TensorrtLlm
 from moesim.policy.stock import brings_in, capacities
+from moesim.scenario.check import Check
 from moesim.scenario.copies import PREFETCHES
+from moesim.scenario.memory import usable_share
 from moesim.scenario.pieces import policy_of
 from moesim.scenario.rebalance import rebalance_of
 from moesim.scenario.schema import ResidencySection, Sections
+from moesim.spec.placement import PLACEMENTS
 from moesim.spec.residency import HostSpec, PrefetchSpec, ResidencySpec
 from moesim.spec.serving import ServingSpec
 from moesim.spec.system import System
@@ -71,6 +75,8 @@ def residency_of(
         host=host_of(scenario),
     )
     spec = replace(spec, copies=_copies(scenario, system, spec))
+    if not _pins_are_told(scenario):
+        spec = replace(spec, pinned=pins_that_fit(spec, system.placement))
     _fits(spec, system)
     return spec
 
@@ -103,10 +109,14 @@ def _below_threshold(scenario: Sections, system: System) -> int:
     """Return how many experts fit beside all else below the threshold of memory."""
     section, serving = _section(scenario), scenario.serving
     most = section.threshold or 0.0
-    if most >= serving.gpu_memory_utilization:
-        share = serving.gpu_memory_utilization
-        message = f"experts up to {most:g} of the GPU leave nothing for the KV cache: "
-        message += f"serving.gpu_memory_utilization is {share:g}"
+    share = usable_share(scenario)
+    if most >= share:
+        short = share < serving.gpu_memory_utilization
+        key = "memory.capacity" if short else "serving.gpu_memory_utilization"
+        message = (
+            f"experts up to {most:g} of the GPU leave nothing for the KV cache: "
+            f"{key} is {share:g}"
+        )
         raise InputError([Problem(message, key="threshold")])
     names = {item.name for item in fields(ServingSpec)}
     known = {key: value for key, value in serving if key in names - {"kv_blocks"}}
@@ -119,6 +129,15 @@ def _below_threshold(scenario: Sections, system: System) -> int:
 def _section(scenario: Sections) -> ResidencySection:
     assert scenario.residency is not None
     return scenario.residency
+
+
+def _pins_are_told(scenario: Sections) -> bool:
+    """Return whether the file alone says which slots of which GPU are pinned.
+
+    If not, a pilot tells it anew with each seed, and GPUs keep what fits.
+    """
+    told = scenario.placement.name in (*PLACEMENTS, "file")
+    return told and not isinstance(_section(scenario).pinned, int)
 
 
 def _pinned(section: ResidencySection, system: System, popularity: Floats) -> Ints:
@@ -167,8 +186,8 @@ def _fits(spec: ResidencySpec, system: System) -> None:
         if kept == size < whole and brings_in(spec):
             message = (
                 f"{size} experts of {where} stay on a GPU, {kept} of them pinned: "
+                "no place is left for others to come in; one is needed"
             )
-            message += "no place is left for others to come in; one is needed"
             raise InputError([Problem(message, key="hbm_experts")])
     _host_fits(spec, system)
 
@@ -187,8 +206,6 @@ def _host_fits(spec: ResidencySpec, system: System) -> None:
             has = format_binary_bytes(spec.host.memory_bytes)
             message = (
                 f"{held} experts of a node take {need}, and its host has {has} for "
-            )
-            message += (
                 "them (cluster.host.memory): keep fewer there, the others on drives"
             )
             raise InputError([Problem(message, key="host_experts")])
@@ -198,12 +215,13 @@ def residency_fits(scenario: Sections) -> None:
     """Raise `InputError` for what residency cannot go with, or does nothing with."""
     section = scenario.residency
     if section is None:
-        _idle(scenario)
         return
     problems = [*_not_simulated(scenario), *_without_effect(section)]
     if section.cache == "belady":
-        message = "belady knows the future, which no run does; it is a bound for the "
-        message += "caches of moesim.policy.cache"
+        message = (
+            "belady knows the future, which no run does; it is a bound for the "
+            "caches of moesim.policy.cache"
+        )
         problems.append(Problem(message, key="cache"))
     if problems:
         raise InputError(problems)
@@ -234,24 +252,45 @@ def _without_effect(section: ResidencySection) -> Iterator[Problem]:
         yield Problem("does nothing unless hbm_experts is auto", key="threshold")
     still = section.on_miss == "cpu" and guess.name == "none"
     if still and section.cache != "static":
-        message = f"{section.cache} does nothing with on_miss cpu and no prefetch: "
-        message += "nobody ever comes in; static says who is there"
+        message = (
+            f"{section.cache} does nothing with on_miss cpu and no prefetch: "
+            "nobody ever comes in; static says who is there"
+        )
         yield Problem(message, key="cache")
 
 
-def _idle(scenario: Sections) -> None:
-    """Raise `InputError` for settings that do nothing without residency."""
-    cluster, policy = scenario.cluster, scenario.policy
-    used = isinstance(rebalance_of(scenario), TensorrtLlm)
-    if cluster.host is not None:
-        raise InputError([Problem("is missing: cluster.host does nothing without it")])
-    if cluster.host_bandwidth is not None and not used:
-        message = (
-            "is missing: cluster.host_bandwidth does nothing without it, or without "
-        )
-        message += "placement.rebalance tensorrt_llm"
-        raise InputError([Problem(message)])
-    if policy.get("swap_hold"):
+def _host_used(scenario: Sections) -> None:
+    """Raise `InputError` for a host that does nothing."""
+    if scenario.residency is None and scenario.cluster.host is not None:
+        raise InputError("does nothing without a section residency")
+
+
+def _port_used(scenario: Sections) -> None:
+    """Raise `InputError` for a bandwidth to the host that nothing goes over."""
+    if scenario.cluster.host_bandwidth is None or scenario.residency is not None:
+        return
+    swaps = scenario.memory is not None and scenario.memory.preemption == "swap"
+    if not swaps and not isinstance(rebalance_of(scenario), TensorrtLlm):
         raise InputError(
-            [Problem("is missing: policy.swap_hold does nothing without it")]
+            "does nothing without a section residency, memory.preemption swap, or "
+            "placement.rebalance tensorrt_llm"
         )
+
+
+def _hold_used(scenario: Sections) -> None:
+    """Raise `InputError` for holding back from loads that nobody does."""
+    if scenario.residency is None and scenario.policy.get("swap_hold"):
+        raise InputError("does nothing without a section residency")
+
+
+_AT = ("residency",)
+IDLE = (
+    Check(("cluster", "host"), _host_used, (_AT,)),
+    Check(
+        ("cluster", "host_bandwidth"),
+        _port_used,
+        (_AT, ("memory",), ("placement", "rebalance")),
+    ),
+    Check(("policy", "swap_hold"), _hold_used, (_AT,)),
+)
+"""Checks of settings elsewhere that do nothing without the section."""

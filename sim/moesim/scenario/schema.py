@@ -111,6 +111,12 @@ Blocks = Annotated[int | Literal["auto"], BeforeValidator(_blocks)]
 Format = Annotated[str, one_of(tuple(BYTES))]
 
 
+def _over(defaults: Table, data: Table) -> Table:
+    """Return the data with defaults where it says nothing."""
+    said = {k: v for k, v in data.items() if v is not None or k not in defaults}
+    return {**defaults, **said}
+
+
 class Section(BaseModel):
     """A part of a scenario: unknown keys are errors, and nothing changes later."""
 
@@ -179,7 +185,7 @@ class PrefetchSection(Section):
     def _filled(cls, data: Any) -> Any:
         """Return the data with the defaults of what its name takes."""
         taken = PREFETCHES.get(str(data.get("name"))) if type(data) is dict else None
-        return {**taken, **data} if taken else data
+        return _over(taken, data) if taken else data
 
 
 class ResidencySection(Section):
@@ -192,7 +198,7 @@ class ResidencySection(Section):
     pinned: Pinned = []
     on_miss: Annotated[OnMiss, one_of(get_args(OnMiss))] = "load"
     prefetch: PrefetchSection = PrefetchSection()
-    sync: Seconds = 0.0
+    sync: Annotated[Seconds, Field(le=60)] = 0.0
     host_experts: HostCopies = "all"
 
     @model_validator(mode="before")
@@ -200,7 +206,7 @@ class ResidencySection(Section):
     def _filled(cls, data: Any) -> Any:
         """Return the data with the threshold that ``auto`` takes."""
         by_threshold = type(data) is dict and data.get("hbm_experts", "auto") == "auto"
-        return {"threshold": THRESHOLD, **data} if by_threshold else data
+        return _over({"threshold": THRESHOLD}, data) if by_threshold else data
 
 
 class PhasesSection(Section):

@@ -33,6 +33,7 @@ from moesim.types import Floats, Ints
 
 CACHES = (*RULES, "static")
 """Caches that a study may compare."""
+MOST_SEED = 10**12
 PARTS = 10
 """Parts of each half that are counted apart, at most; the interval is over both halves'."""
 
@@ -84,9 +85,9 @@ def cache_study(tree: Tree, folder: Path) -> CacheStudy:
 
 def _wrong(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield keys whose values cannot be used, and why."""
-    for key in ("logs", "residency"):
-        if not part.get(key):
-            yield key, "a list with something in it is expected"
+    given = {"logs": (), "residency": (), "caches": CACHES, "orders": (1,), **part}
+    for key in filterfalse(given.get, ("logs", "residency", "caches", "orders")):
+        yield key, "a list with something in it is expected"
     for item in filterfalse(_is_share, part.get("residency", ())):
         yield "residency", f"a share from 0 to 1 is expected; got {shown(item)}"
     for key, known in (("caches", CACHES), ("controls", tuple(CONTROLS))):
@@ -95,8 +96,21 @@ def _wrong(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             names = f"{', '.join(known)}{meant(item, known)}"
             yield key, f"{shown(item)} is not one of {names}"
     for item in part.get("orders", ()):
-        if _width(item) is None:
+        if not _width(item):
             yield "orders", f"8, or '8 sequences', is expected; got {shown(item)}"
+    if not 0 <= part.get("seed", 0) <= MOST_SEED:
+        yield "seed", f"0 to {MOST_SEED} is expected; got {shown(part['seed'])}"
+    yield from _repeated(part)
+
+
+def _repeated(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the lists that have something twice: rows of a table must differ."""
+    for key in ("logs", "residency", "caches", "orders", "controls"):
+        items = list(part.get(key, ()))
+        names = [Path(str(item)).stem for item in items] if key == "logs" else items
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                yield key, f"{shown(name)} comes twice"
 
 
 def _is_share(value: Any) -> bool:

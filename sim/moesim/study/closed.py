@@ -12,7 +12,7 @@ from moesim.cost.binding import RESOURCES, binding, even_seconds, pass_shares
 from moesim.cost.even import EvenBatch, even_load
 from moesim.cost.memory import blocks_for
 from moesim.scenario.load import Scenario
-from moesim.scenario.pieces import serving_of
+from moesim.scenario.pieces import policy_of, serving_of
 from moesim.scenario.system import system_of
 from moesim.spec.serving import ServingSpec
 from moesim.spec.system import System
@@ -72,6 +72,7 @@ class Cycle:
 def refusal(scenario: Scenario) -> str:
     """Return why there is no closed form of a scenario, or nothing if there is one."""
     workload, serving = scenario.workload, scenario.serving
+    policy = policy_of(scenario)
     lengths = (workload.input_len, workload.output_len)
     wrong = {
         "routing is not uniform": scenario.routing["name"] != "uniform",
@@ -82,11 +83,14 @@ def refusal(scenario: Scenario) -> str:
         "serving is not continuous": serving.mode != "continuous",
         "prompts may not be cut": not serving.chunked_prefill,
         "several micro-batches are in flight": serving.max_in_flight > 1,
+        "stages are in lockstep": "lockstep" in (serving.coupling, policy.coupling),
+        "the policy changes choices of experts": policy.changes_outputs,
         "GPUs are unequal": any(
             speed != 1 for speed in scenario.cluster.speed.values()
         ),
         "experts move": scenario.placement.rebalance is not None,
-        "memory has rules of its own": getattr(scenario, "memory", None) is not None,
+        "experts are not all in device memory": scenario.residency is not None,
+        "memory has rules of its own": scenario.memory is not None,
         "shared experts are dispatched": system_of(scenario).shared_experts
         not in ("before", "overlapped"),
     }

@@ -6,7 +6,7 @@ for each point of its ``grid``, with each of its ``points`` if it lists some. A 
 ``caches`` of experts simulates nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from moesim.contest import candidate, checked_metrics, contest, lacks
 from moesim.errors import InputError, Problem, file_meant
 from moesim.measure.names import METRICS, WORDS
+from moesim.scenario.change import SHORTCUTS
 from moesim.scenario.load import Scenario, load
 from moesim.scenario.quantities import shown
 from moesim.scenario.read import SIZE_LIMIT, read_tree
@@ -161,6 +162,18 @@ class _Reading:
         message = f"{problem.key}: {problem.message}" if key else problem.message
         return self.tree.problem(at, message)
 
+    def _check_keys(
+        self, at: Location, grid: Iterable[str], listed: Sequence[Table]
+    ) -> None:
+        """Refuse a key of which both a grid and its points are to decide."""
+        there = {SHORTCUTS.get(key, key) for point in listed for key in point}
+        for key in grid:
+            if SHORTCUTS.get(key, key) in there:
+                message = f"{shown(key)} is in points too: one of them decides"
+                places = ((*at, "grid", key), ("grid", key))
+                place = next(place for place in places if place in self.tree.values)
+                raise InputError([self.tree.problem(place, message)])
+
     def _check_scenario(self, at: Location, part: Mapping[str, Any]) -> None:
         if "scenario" not in part:
             raise InputError([self.tree.problem(at, "a part names its scenario")])
@@ -177,10 +190,11 @@ class _Reading:
     ) -> Iterator[tuple[dict[str, Any], Scenario]]:
         """Yield every point of a part, and its scenario there."""
         grid: Mapping[str, Sequence[Any]] = part.get("grid", {})
-        listed: Sequence[Mapping[str, Any]] = part.get("points", [{}])
+        listed: Sequence[Table] = part.get("points", [{}])
         if len(listed) * prod(len(values) for values in grid.values()) > MOST_POINTS:
             message = f"a grid has at most {MOST_POINTS} points"
             raise InputError([self.tree.problem((*at, "grid"), message)])
+        self._check_keys(at, grid, listed)
         scenario = load(normpath(self.folder / part["scenario"]))
         for point in listed:
             for values in product(*grid.values()):

@@ -122,6 +122,8 @@ def _inside(tree: Tree, at: Location, value: Any) -> Iterator[Problem]:
     key = at[-1]
     if key == "metrics" and not all(isinstance(item, str) for item in value):
         yield tree.problem(at, "a list of words is expected")
+    elif key == "points" and not value:
+        yield tree.problem(at, "a list with something in it is expected")
     elif key in kinds:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         kind = kinds[str(key)]

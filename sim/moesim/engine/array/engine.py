@@ -81,6 +81,7 @@ class ArrayEngine:
         self.clock = clock
         self.system = system
         self.recorder = recorder
+        self.residents = None
         self.parting = False
         self.queues: Queues = FifoQueues(ports, gpus)
         if has_keys(policy):

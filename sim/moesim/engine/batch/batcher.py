@@ -55,12 +55,12 @@ class Batcher:
         self.seats = Seats()
         self.running: Ints = np.zeros(ranks, np.int64)
         cohort = serving.max_num_seqs if serving.mode == "static" else 0
-        self.waiting = Waiting(rows, ranks, cohort)
         self.put_back: Ints = np.full(ranks, NEVER)
         self.ghosts: Ints = np.zeros(ranks, np.int64)
         self.outstanding: Ints = np.zeros(ranks, np.int64)
         self.pool = KvPool(ranks, serving.kv_blocks, serving.block_size)
-        self.places = self.waiting.places = Places()
+        self.places = Places()
+        self.waiting = Waiting(rows, ranks, cohort, self.places)
         if serving.memory and serving.memory.contiguous:
             tokens = serving.kv_blocks * serving.block_size
             self.pool = KvPool(ranks, tokens, 1)
@@ -71,7 +71,8 @@ class Batcher:
         prompt, output = self._lengths(request)
         blocks = self.pool.blocks_for(prompt + output - 1)
         if blocks > self.pool.blocks:
-            return f"needs {blocks} KV blocks, a rank holds {self.pool.blocks}"
+            unit = "tokens" if self.places.stretches else "blocks"
+            return f"needs {blocks} KV {unit}, a rank holds {self.pool.blocks}"
         limit = self.serving.max_num_batched_tokens
         if prompt > limit and not self.serving.chunked_prefill:
             return f"prompt of {prompt} tokens exceeds {limit} and may not be cut"
@@ -90,7 +91,8 @@ class Batcher:
 
     def view(self) -> RankView:
         """Return what the assign role sees."""
-        return RankView(self.outstanding.copy(), self.pool.blocks - self.pool.free)
+        used = self.pool.used_in(self.serving.block_size)
+        return RankView(self.outstanding.copy(), used)
 
     def draft(self, number: int, now: int, compose: Compose) -> Draft | None:
         """Return the next pass, or None when nothing can run.

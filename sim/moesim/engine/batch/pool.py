@@ -25,6 +25,12 @@ class KvPool:
         """Return how many blocks hold this many tokens."""
         return -(-tokens // self.block_size)
 
+    def used_in(self, block_size: int) -> Ints:
+        """Return ``(R,)``: what is in use, in blocks of this many tokens."""
+        used = self.blocks - self.free
+        same = block_size == self.block_size
+        return used if same else -(-used * self.block_size // block_size)
+
     def peak_in(self, block_size: int) -> Ints:
         """Return ``(R,)``: the most that was in use, in blocks of this many tokens."""
         return -(-self.peak * self.block_size // block_size)

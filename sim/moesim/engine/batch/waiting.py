@@ -43,12 +43,16 @@ class Waiting:
         ``R``.
     cohort : int
         Members of a static batch on each rank; 0: whoever waits may come in.
+    places : Places
+        Which requests have computed tokens on the host.
     """
 
-    def __init__(self, rows: RequestColumns, ranks: int, cohort: int) -> None:
+    def __init__(
+        self, rows: RequestColumns, ranks: int, cohort: int, places: Places
+    ) -> None:
         self.rows = rows
         self.sight: Sight | None = None
-        self.places = Places()
+        self.places = places
         self.size = cohort
         self.lines = [Line() for _ in range(ranks)]
         self.open = [Line() for _ in range(ranks)] if cohort else self.lines

@@ -57,6 +57,7 @@ class Flow:
         self.split = SPLITS[engine.system.experts]
         self.residents = None if batch.weights else engine.residents
         self.elsewhere: list[tuple[int, int, int]] = []
+        self.waits: list[tuple[int, int]] = []
         self.at = [0] * self.gpus
         self.entered = [0] * self.gpus
         self.posted = [0] * self.gpus
@@ -155,8 +156,7 @@ class Flow:
         if slots:
             wait = job.start - job.arrival
             cell = (layer * self.gpus + gpu) * self.slots
-            for slot in slots:
-                self.engine.recorder.waits_of(self.batch.number).add(cell + slot, wait)
+            self.waits += [(cell + slot, wait) for slot in slots]
             if self.residents is not None:
                 self.residents.served(self.batch.number, gpu, layer, slots)
         self.end_one(gpu)
@@ -285,5 +285,11 @@ class Flow:
             self.straggler[gpu] += now - self.posted[gpu]
         batch = computed_elsewhere(self.batch, self.elsewhere)
         record = pass_record(batch, now, np.array(self.parts))
-        self.engine.recorder.end_pass(record)
+        recorder = self.engine.recorder
+        recorder.end_pass(record)
+        if self.waits:
+            recorder.waits_of(batch.number).extend(*np.array(self.waits).T)
+        if recorder.residency and self.elsewhere:
+            cells = tuple(zip(*self.elsewhere, strict=True))
+            recorder.residency.cpu_tokens += int(batch.load.slots[cells].sum())
         self.on_done(self.batch)

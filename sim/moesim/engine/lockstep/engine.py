@@ -36,6 +36,7 @@ class LockstepEngine:
         self.system = system
         self.policy = policy
         self.recorder = recorder
+        self.residents = None
         self.budget = budget_ticks(policy.wait_budget_s)
         self.walkers: list[Walker] = []
         self.running = False
@@ -115,7 +116,7 @@ class LockstepEngine:
             self.recorder.stages.add(np.sum(loads, axis=(0, 1))[None])
 
     def _record_waits(self, stage: Stage, chosen: Sequence[Walker]) -> None:
-        """Write down how long each expert's job waited.
+        """Note how long each expert's job waited, to be told when its pass ends.
 
         That is while its micro-batch was ready but not selected, and then for the jobs
         served before it on its GPU.
@@ -131,8 +132,7 @@ class LockstepEngine:
         waited = wait[row, slot, gpu]
         for number, walker in enumerate(chosen):
             mine = row == number
-            waits = self.recorder.waits_of(walker.batch.number)
-            waits.extend(cells[mine], waited[mine])
+            walker.waits.append((cells[mine], waited[mine]))
 
     def _barrier(self, event: Event) -> None:
         chosen: list[Walker] = event._value
@@ -145,6 +145,8 @@ class LockstepEngine:
         for walker in ended:
             record = pass_record(walker.batch, self.clock.now, walker.parts)
             self.recorder.end_pass(record)
+            cells, waits = map(np.concatenate, zip(*walker.waits, strict=True))
+            self.recorder.waits_of(walker.batch.number).extend(cells, waits)
             walker.on_done(walker.batch)
         self.running = True
         self.clock.settle(PICK, self._continue)

@@ -7,7 +7,7 @@ Axes: ``B`` micro-batches of a stage, ``G`` GPUs, ``C`` port classes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ class Walker:
         Since when it has been ready for its layer's experts.
     deferred : int
         For how many stages in a row it has been passed over.
+    waits : list of (cells, picoseconds)
+        How long its experts' jobs waited, stage by stage.
     """
 
     batch: MicroBatch
@@ -43,6 +45,7 @@ class Walker:
     gated: bool = False
     ready: int = 0
     deferred: int = 0
+    waits: list[tuple[Ints, Ints]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Keeper:
         now, batcher = int(self.instance.clock.now), self.instance.batcher
         pool, stretches = batcher.pool, batcher.places.stretches
         held = (pool.blocks - pool.free) * pool.block_size
-        blocks = -(-held // self.instance.serving.block_size)
+        blocks = pool.used_in(self.instance.serving.block_size)
         width = self.system.tensor_parallel
         used = np.repeat(blocks, width)[None] if width > 1 else blocks[None]
         series.set(now, np.concatenate([used, self.ledger.level]))

@@ -115,10 +115,8 @@ class Swap:
         room = [self._clean(rank, int(left), now) for rank, left in enumerate(free)]
         ready = max(room, default=now)
         for kept in self._coming:
-            rank, asked = (
-                kept.rank,
-                max(room[kept.rank], kept.done, self._in[kept.rank]),
-            )
+            rank = kept.rank
+            asked = max(room[rank], kept.done, self._in[rank])
             self._in[rank] = asked + self._time(kept.bytes)
             ready = max(ready, self._in[rank])
             self.moved += kept.bytes * self.system.tensor_parallel

@@ -160,6 +160,8 @@ def mover_of(instance: "Instance", system: System) -> Mover | None:
     if system.fuses:
         message = f"kernels.shared_experts: {system.shared_experts} is not simulated "
         raise InputError(message + "where experts move while serving")
+    if system.residency is not None:
+        raise InputError("residency is not simulated where experts move while serving")
     mover = Mover(instance, system)
     instance.recorder.moves = mover.log
     return mover

@@ -115,16 +115,24 @@ class GpuExperts:
         load = self.loads.get(key)
         return key in self.caches[key[0]] and not (load and load.begun)
 
-    def use(self, key: Key) -> bool:
-        """Note that a pass needs a slot; lock it and return True if it is there."""
-        found = self.has(key)
+    def use(self, key: Key) -> None:
+        """Note that a pass needs a slot that is there, and lock it."""
         self.caches[key[0]].use(key)
         if key in self.unused:
             self.unused.remove(key)
             self.log.useful[self.gpu] += 1
-        if found:
-            self.lock(key)
-        return found
+        self.lock(key)
+
+    def miss(self, key: Key) -> None:
+        """Note that a pass needs a slot that is not there, or not yet."""
+        self.caches[key[0]].use(key)
+        self.overtake(key)
+
+    def overtake(self, key: Key) -> None:
+        """Note that a pass waits for a slot: if a guess brings it, that one is late."""
+        if key in self.unused:
+            self.unused.remove(key)
+            self.log.late[self.gpu] += 1
 
     def lock(self, key: Key) -> None:
         """Keep a slot from leaving."""

@@ -1,7 +1,8 @@
 """A node's host: experts in its memory, drives behind it, and a processor.
 
-Copies are inclusive: what a GPU holds is in host memory too until others displace it
-there, and everything is on the drives.
+Everything is on the drives. What is in host memory does not go by what GPUs hold: it
+starts with the first experts of each layer, and what a GPU loads comes through it and
+stays until others displace it.
 """
 
 from collections.abc import Callable, Iterable

@@ -44,11 +44,9 @@ class Load:
         Who is told when it has come.
     begun : bool
         Whether it is on the wire.
-    guessed : bool
-        Whether nobody waited for it as it began.
     """
 
-    __slots__ = ("arrival", "batch", "begun", "guessed", "place", "urgent", "waiting")
+    __slots__ = ("arrival", "batch", "begun", "place", "urgent", "waiting")
 
     def __init__(self, place: Place, batch: int, *, urgent: bool) -> None:
         self.place = place
@@ -56,7 +54,6 @@ class Load:
         self.urgent = urgent
         self.arrival = 0
         self.begun = False
-        self.guessed = False
         self.waiting: list[Any] = []
 
     @property
@@ -95,11 +92,13 @@ class Port:
         self.busy = False
         self.armed = False
         self.urgent = 0
+        self.ends = 0
 
     @property
     def backlog(self) -> int:
-        """Picoseconds of loads that somebody waits for, and of the one on the wire."""
-        return (self.urgent + self.busy) * self.service
+        """Picoseconds of loads that somebody waits for, and left of the one on the wire."""
+        left = self.ends - self.clock.now if self.busy else 0
+        return self.urgent * self.service + left
 
     def submit(self, load: Load) -> None:
         """Queue a load that is asked for now."""
@@ -134,7 +133,7 @@ class Port:
             self.remove(load)
             if verdict is Verdict.TAKE:
                 self.busy = load.begun = True
-                load.guessed = not load.urgent
+                self.ends = self.clock.now + self.service
                 self.clock.after(self.service, self._finish, load)
                 return
 

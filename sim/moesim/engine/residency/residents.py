@@ -136,8 +136,10 @@ class Residents:
             # What is there is touched first, so that a hit never waits for a miss.
             found = [slot for slot in mine if here.has((layer, slot))]
             absent = [slot for slot in mine if slot not in found]
-            for slot in found + absent:
+            for slot in found:
                 here.use((layer, slot))
+            for slot in absent:
+                here.miss((layer, slot))
         self.log.hits[layer, gpu] += len(mine) - len(absent)
         self.log.misses[layer, gpu] += len(absent)
         kept = [0 if s in absent else ticks for s, ticks in enumerate(services)]
@@ -157,6 +159,7 @@ class Residents:
         for slot in absent:
             key = layer, slot
             load = here.loads.get(key)
+            here.overtake(key)  # a guess may have begun while the price was paid
             if here.has(key):
                 here.lock(key)
                 self._run(stay, slot)

@@ -105,8 +105,7 @@ class Scout:
 
 
 def scout_of(
-    engine: object, outlook: Outlook, source: RoutingSource, classes: int
+    residents: Residents | None, outlook: Outlook, source: RoutingSource, classes: int
 ) -> Scout | None:
-    """Return the scout of an engine that looks after experts, if it does."""
-    residents = getattr(engine, "residents", None)
+    """Return the scout of an engine, if anybody looks after its experts."""
     return Scout(residents, outlook, source, classes) if residents else None
