@@ -15,7 +15,16 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import engines, growth, memory, micro, replications, routing, runs
+from bench import (
+    engines,
+    growth,
+    ledger,
+    memory,
+    micro,
+    replications,
+    routing,
+    runs,
+)
 from bench.table import plain, table
 from bench.timing import Form, machine
 from moesim.errors import InputError, SimulationError
@@ -27,6 +36,7 @@ GROUPS = {
     "routing": routing,
     "replications": replications,
     "growth": growth,
+    "ledger": ledger,
     "memory": memory,
 }
 STOPPED = 130

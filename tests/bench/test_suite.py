@@ -7,7 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import engines, growth, memory, micro, replications, routing, runs, suite
+import moesim
+from bench import (
+    engines,
+    growth,
+    ledger,
+    memory,
+    micro,
+    replications,
+    routing,
+    runs,
+    suite,
+)
 from bench.clusters import BY_NAME
 from bench.plays import Shape, Trial
 from bench.rooms import PARTS
@@ -49,6 +60,17 @@ def test_replications_are_the_single_runs():
     scenario = BY_NAME["seed-8x32"].scenario(40, "3")
 
     assert replications.measured(scenario, 3, rounds=1)["equal"]
+
+
+def test_keeping_account_of_memory_changes_no_tick():
+    """Runs without an account are really without: the cluster's peak is what it holds."""
+    scenario = BY_NAME["seed-8x32"].scenario(40, "3")
+
+    assert ledger.measured(scenario, rounds=1)["equal"]
+    with ledger.no_account():
+        blind = moesim.run(scenario).gpus
+    seen = moesim.run(scenario).gpus
+    assert (seen["mem_peak_bytes"] > blind["mem_peak_bytes"]).all()
 
 
 GATES = {
