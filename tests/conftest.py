@@ -1,5 +1,8 @@
-"""Options and settings of the whole suite."""
+"""Options and settings of the whole suite, and the command as its users call it."""
 
+import sys
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -18,3 +21,19 @@ def pytest_addoption(parser):
         action="store_true",
         help="write what the golden runs give now, to be reviewed in the diff",
     )
+
+
+@pytest.fixture
+def moesim(monkeypatch, tmp_path, capsys):
+    """Run the command in an empty folder; return exit code, stdout and stderr."""
+    from moesim.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["moesim", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return caught.value.code or 0, *capsys.readouterr()
+
+    return call

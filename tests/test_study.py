@@ -1,12 +1,10 @@
 """Studies: what a file may say, the table that comes out, and what stays unwritten."""
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
 
-from moesim.cli.main import main
 from moesim.errors import InputError
 from moesim.study import table
 from moesim.study.read import read_study
@@ -53,19 +51,6 @@ def write(tmp_path):
         return path
 
     return written
-
-
-@pytest.fixture
-def moesim(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["moesim", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return caught.value.code or 0, *capsys.readouterr()
-
-    return call
 
 
 def test_a_grid_is_one_comparison_a_point(write):

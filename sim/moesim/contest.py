@@ -89,11 +89,7 @@ def contest(
     keys = None if metrics is None else checked_metrics(metrics)
     if keys == []:
         raise _refused("one metric or more is needed to compare", "metrics")
-    for key in keys or ():
-        lacking = lacks(candidates[names.index(first)], key)
-        if lacking:
-            message = f"{key} has no value here: it needs {lacking}"
-            raise _refused(message, "metrics")
+    refuse_empty(candidates[names.index(first)], keys or ())
     return Contest(candidates, first, keys)
 
 
@@ -145,7 +141,16 @@ def checked_metrics(asked: Sequence[str], known: Sequence[str] = METRICS) -> lis
     return keys
 
 
-def lacks(one: Candidate, metric: str) -> str:
+def refuse_empty(one: Candidate, metrics: Sequence[str]) -> None:
+    """Raise `InputError` if one of these metrics has no value for a candidate."""
+    for key in metrics:
+        lacking = _lacks(one, key)
+        if lacking:
+            message = f"{key} has no value here: it needs {lacking}"
+            raise _refused(message, "metrics")
+
+
+def _lacks(one: Candidate, metric: str) -> str:
     """Return what a candidate lacks so that a metric has a value; nothing if unknown."""
     scenario, need = one.scenario, needs_of(metric)
     workload, kernel = scenario.workload, scenario.kernels.shared_experts

@@ -1,13 +1,11 @@
 """Commands inside this process: what they print, and what they hand to the simulator."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from moesim import __version__, simulate
-from moesim.cli.main import main
 from moesim.errors import SimulationError
 from moesim.policy.cache import CACHES
 from moesim.policy.dispatch import DISPATCHES
@@ -17,21 +15,6 @@ from moesim.policy.rebalance import REBALANCES
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "scenarios" / "quickstart.yaml")
 BAD = "model: mixtral-8x7\nrouting: unifrom\nworkload: {input_len: 5}\n"
-
-
-@pytest.fixture
-def moesim(monkeypatch, tmp_path, capsys):
-    """Run the command in an empty folder; return exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["moesim", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return caught.value.code or 0, out, err
-
-    return call
 
 
 @pytest.fixture

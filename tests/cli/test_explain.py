@@ -2,31 +2,13 @@
 
 import json
 import re
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from moesim.cli.main import main
-
 RUSH = str(Path(__file__).parents[2] / "scenarios" / "rush_hour.yaml")
 PLAIN = ("run", RUSH, "--num-prompts", "30")
-
-
-@pytest.fixture
-def moesim(monkeypatch, tmp_path, capsys):
-    """Run the command in an empty folder; return exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["moesim", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return caught.value.code or 0, out, err
-
-    return call
 
 
 def test_each_request_is_told_with_its_times_and_decisions(moesim):

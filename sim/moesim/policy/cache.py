@@ -14,11 +14,10 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from moesim.errors import InputError, Problem
+from moesim.errors import InputError, Problem, meant
 from moesim.policy.cache_rules import (
     Belady,
     Fifo,
@@ -250,10 +249,8 @@ def make_cache(
     needs = {"static": "popularity", "belady": "future"}
     if name in needs:
         raise InputError([Problem(f"{name} needs {needs[name]}", key="cache")])
-    close = get_close_matches(str(name), CACHES, 1, 0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    known = ", ".join(CACHES)
-    raise InputError([Problem(f"{name!r} is not one of {known}{hint}", key="cache")])
+    message = f"{name!r} is not one of {', '.join(CACHES)}{meant(name, CACHES)}"
+    raise InputError([Problem(message, key="cache")])
 
 
 def _most_popular(

@@ -15,7 +15,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any, TypeVar
 
-from moesim.contest import candidate, checked_metrics, contest, lacks
+from moesim.contest import candidate, checked_metrics, contest, refuse_empty
 from moesim.errors import InputError, Problem, file_meant
 from moesim.measure.names import METRICS, WORDS
 from moesim.scenario.change import SHORTCUTS
@@ -212,11 +212,7 @@ def _measured(
     also = FORESEEN if foreseen else ()
     known = dict.fromkeys((*METRICS, *WORDS, *also))
     keys = checked_metrics(asked, list(known))
-    for key in keys:
-        need = lacks(candidate(scenario, None), key)
-        if need and key not in also:
-            message = f"{key} has no value here: it needs {need}"
-            raise InputError([Problem(message, key="metrics")])
+    refuse_empty(candidate(scenario, None), [key for key in keys if key not in also])
     return keys
 
 
